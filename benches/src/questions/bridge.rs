@@ -27,7 +27,7 @@ const PACKET: usize = 1_320;
 /// The size of the ring in bytes. It limits the messages on their way, so that they do not overflow a socket's buffer.
 const RING_BYTES: u64 = 4 << 20;
 
-/// Plays the rounds, and returns the answer. Only those of the `peers` take part that can send between hosts.
+/// Plays the rounds, and returns the answer. Of the `peers`, only those that can send between hosts take part.
 ///
 /// # Errors
 /// When a round cannot be started.

@@ -17,8 +17,8 @@ const TITLE: &str = "256 B each ms, no process bound to a CPU; times are in us, 
 /// The numbers of receivers.
 pub const RECEIVERS: [usize; 5] = [1, 10, 20, 50, 100];
 
-/// Returns every transport that this program knows. Some receivers never yield their CPU. They take part only if each receiver and the
-/// publisher can have a CPU.
+/// Returns every transport that this program knows. A transport whose receivers never yield their CPU takes part only if there is a CPU for
+/// each receiver and for the publisher.
 fn contestants(receivers: usize) -> Vec<Contestant> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let busy = receivers < cpus;

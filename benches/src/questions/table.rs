@@ -34,7 +34,7 @@ impl Unit {
     }
 }
 
-/// Formats a number that is not negative. It gets this many decimals, and commas between groups of three digits.
+/// Formats a number that is not negative, with this many decimals, and with commas between groups of three digits.
 pub fn grouped(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
@@ -143,7 +143,7 @@ impl Figures<'_> {
         self.answer.contestants(self.case).into_iter().find(is)
     }
 
-    /// Compares a figure of this contestant with that of `other`. Returns the median over the laps of the ratio of the two.
+    /// Divides this contestant's figure by the figure of `other`, in each lap. Returns the median of these ratios.
     pub fn ratio(&self, other: Option<&Contestant>, of: impl Fn(&Outcome) -> f64) -> String {
         or_dash(other.and_then(|other| self.answer.ratio(self.case, (self.who, other), of)), 2)
     }

@@ -1,5 +1,5 @@
-//! Compares two sets of answers, figure by figure, to find what became slower. A change counts only if it is larger than the noise. Then
-//! every round of one set is better than every round of the other, and the medians differ by more than 3 %.
+//! Compares two sets of answers, figure by figure, to find what became slower. A change counts only if it is larger than the noise: every
+//! round of one set must be better than every round of the other, and the medians must differ by more than 3 %.
 //!
 //! If the ideal ring took part, the comparison uses each figure's ratio to the ideal ring in the same lap, because the speed of a machine
 //! changes over time.
@@ -126,7 +126,7 @@ impl Comparison {
     /// Adds one contestant's figures. Returns the number of figures with too few rounds.
     fn add_contestant(&mut self, (old, new): (&Answer, &Answer), case: &str, who: &Contestant) -> usize {
         let mut few = 0;
-        // Figures with other calls of ours are compared as figures of other contestants.
+        // A figure with other calls of shmcast is a figure of another contestant.
         for figure in FIGURES.iter().filter(|f| f.question == new.question && f.by == SHMCAST) {
             let over_ideal =
                 is_shmcast(who.transport_name()) && has_ideal(old, case, who) && has_ideal(new, case, who);

@@ -41,7 +41,7 @@ impl Measure {
     }
 }
 
-/// A figure, and the way in which our receivers wait for it. The way is fixed, and does not depend on the result.
+/// A figure, and the way to wait that our receivers use for this figure. The way is fixed, and does not depend on the result.
 #[derive(Debug, Clone, Copy)]
 pub struct Figure {
     /// The question that has this figure.
@@ -97,7 +97,7 @@ pub const FIGURES: [Figure; 13] = [
 pub enum Standing {
     /// Ours is better in every lap.
     Ahead,
-    /// In every lap the two are at most 5 % apart.
+    /// In every lap, our figure and the best other figure differ by at most 5 %.
     Level,
     /// The laps disagree.
     Open,

@@ -118,8 +118,7 @@ struct Interval {
     histogram: Histogram<u64>,
 }
 
-/// Returns the intervals of an answer's rounds, sorted by start. A start is the time from `asked`, when the question was asked, to the
-/// interval.
+/// Returns the intervals of an answer's rounds, sorted by start. Each start counts from `asked`, the time when the question was asked.
 fn intervals(answer: &Answer, asked: Duration, of: fn(&Outcome) -> &Distribution) -> Result<Vec<Interval>> {
     let mut intervals = Vec::new();
     for round in &answer.rounds {

@@ -225,7 +225,7 @@ fn short(who: &Contestant) -> String {
     format!("{}/{}{other}", who.transport_name(), who.wait.name())
 }
 
-/// Moves our lines to the end, so that they are drawn above the others.
+/// Moves shmcast's lines to the end, so that they are drawn above the others.
 fn ours_last(mut lines: Vec<Line>) -> Vec<Line> {
     lines.sort_by_key(|line| line.name.starts_with(SHMCAST));
     lines

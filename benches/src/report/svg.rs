@@ -333,7 +333,7 @@ pub struct Bar {
     pub class: String,
     /// The value that the bar's length shows.
     pub value: f64,
-    /// The least and the greatest of the figures behind the value.
+    /// The least and the greatest figure from which the value was computed.
     pub range: (f64, f64),
 }
 
@@ -378,7 +378,7 @@ pub struct Span {
     pub class: String,
     /// The value.
     pub value: f64,
-    /// The least and the greatest of the figures behind the value.
+    /// The least and the greatest figure from which the value was computed.
     pub range: (f64, f64),
 }
 

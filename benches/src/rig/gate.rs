@@ -44,7 +44,7 @@ impl Gate {
         (self.window / 8).max(1)
     }
 
-    /// Called by the publisher. Waits until sending `sequence` overtakes no receiver.
+    /// For the publisher: waits until it can send `sequence` without overtaking a receiver.
     #[inline]
     pub fn wait(&mut self, sequence: u64) {
         if sequence >= self.next {
@@ -52,7 +52,7 @@ impl Gate {
         }
     }
 
-    /// Called by the publisher. Returns whether sending `sequence` overtakes no receiver. Does not wait.
+    /// For the publisher: returns whether it can send `sequence` without overtaking a receiver. Does not wait.
     #[inline]
     pub fn lets(&mut self, sequence: u64) -> bool {
         sequence < self.next || self.looks(sequence)
@@ -101,7 +101,7 @@ impl Gate {
         self.cells[me * STRIDE].load(Ordering::Acquire)
     }
 
-    /// Called by a receiver. Reports that receiver `me` has all messages up to `sequence`.
+    /// For a receiver: reports that receiver `me` has all messages up to `sequence`.
     #[inline]
     pub fn pass(&mut self, me: usize, sequence: u64) {
         if sequence >= self.next {

@@ -190,7 +190,7 @@ impl Answer {
         median(self.ratios(case, pair, figure))
     }
 
-    /// Returns two numbers: the rounds in which every receiver got every message, and the other rounds.
+    /// Returns two counts: of the rounds in which every receiver got every message, and of the other rounds.
     pub fn passed_and_failed(&self) -> (usize, usize) {
         let complete = |r: &&Played| r.outcome.as_ref().is_ok_and(Outcome::is_complete);
         let passed = self.rounds.iter().filter(complete).count();

@@ -73,7 +73,7 @@ pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<
 }
 
 /// Sends all messages. With `PACED`, sends each message at its intended time, and measures the call. Otherwise sends messages back to back.
-/// Then it only prepares the next message between two sends, because this loop must not be slower than the ring.
+/// The loop then only prepares the next message between two sends, because the loop must not be slower than the ring.
 #[inline(never)]
 fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
     let mut gate = (spec.gated && sender.needs_gate())

@@ -344,7 +344,7 @@ impl Sink {
     }
 }
 
-/// The wait between two polls, for receivers that have no own way to wait.
+/// The wait between two polls, for receivers without their own way to wait.
 #[derive(Debug)]
 pub struct Idle {
     wait: Wait,

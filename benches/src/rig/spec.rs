@@ -1,5 +1,5 @@
 //! A round, and the reports of its processes. The rig passes a [`Task`] to a child as an argument. The child answers `ready`, waits for
-//! `go`, and prints one report. It reads from one pipe, and writes to another.
+//! `go`, and prints one report. The child reads from one pipe, and writes to another pipe.
 
 use crate::rig::stats::HiccupLog;
 use serde::{Deserialize, Serialize, Serializer};
@@ -209,7 +209,7 @@ impl Spec {
         }
     }
 
-    /// Returns the number of all messages, with those that do not count. This is also the sequence of the last message.
+    /// Returns the number of all messages, including those that do not count. This is also the sequence of the last message.
     pub fn total(&self) -> u64 {
         self.warmup + self.messages
     }

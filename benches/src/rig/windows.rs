@@ -1,5 +1,5 @@
-//! Windows of a long round. Each window has the same number of messages. At the end of each window, a process prints a histogram. It does
-//! not keep the times of messages, so its memory does not grow.
+//! Windows of a long round. Each window has the same number of messages. At the end of each window, a process prints a histogram. The
+//! process does not keep the times of messages, so its memory does not grow.
 //!
 //! The number of a message determines its window, so the windows of all processes agree. The thread that sends or receives only swaps two
 //! histograms. Another thread encodes and prints them.

@@ -1,5 +1,5 @@
-//! The kernel's UDP on the loopback interface, by multicast or to one receiver. shmcast's shared memory replaces this transport. It has
-//! these settings:
+//! The kernel's UDP on the loopback interface, by multicast or to one receiver. shmcast's shared memory replaces this transport. The
+//! transport has these settings:
 //! - The socket is bound to the group, so that it receives no other traffic of this port.
 //! - Receive buffers are as large as the kernel allows (`SO_RCVBUFFORCE` where permitted).
 //! - The TTL is 1, and loop is on.

@@ -22,7 +22,7 @@ pub(super) fn udp() -> Result<Socket> {
 /// Gives `socket` a receive buffer of 8 MiB, or as much as the system's limit allows.
 pub(super) fn widen(socket: &Socket) -> Result<()> {
     socket.set_recv_buffer_size(BUFFER_BYTES)?;
-    // A process with this privilege can exceed the system's limit. Otherwise the limit stays.
+    // A privileged process can exceed the system's limit. For other processes, the limit stays.
     let _ = setsockopt(socket, sockopt::RcvBufForce, &BUFFER_BYTES);
     Ok(())
 }

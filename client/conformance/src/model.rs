@@ -14,7 +14,7 @@ pub enum Sought {
     NotYet,
 }
 
-/// A segment to which some of a writer's stores were made.
+/// A segment that has some of a writer's stores.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// The words.

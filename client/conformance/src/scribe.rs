@@ -1,7 +1,8 @@
 //! A writer that follows SPEC.md, sections 1 and 2, on words in private memory. It lists its stores in the order in which a reader could
 //! see them. The suite makes these stores in a file.
 //!
-//! The writer shares no code with the library. So an error stays unnoticed only if both misread SPEC.md in the same way.
+//! The writer shares no code with the library. So an error stays unnoticed only if the writer and the library misread SPEC.md in the same
+//! way.
 
 const GRANULE: u64 = 64;
 const AHEAD: u64 = 2048;

@@ -241,7 +241,7 @@ pub struct Charter(pub Arc<File>);
 pub enum Word {
     /// All messages are valid.
     Open,
-    /// On a strict channel, readers must not return any message for now.
+    /// Readers of a strict channel must not return any message until the next decision.
     Closing,
     /// Only the messages below this sequence are valid.
     Cut(u64),

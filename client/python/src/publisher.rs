@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// While a batch waits for gates, signal handlers run once in about this time.
+/// While a batch waits for gates, signal handlers run about once in this time.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// Publishes a channel's messages. If the channel already exists, the publisher takes it over and continues its sequences.

@@ -123,7 +123,7 @@ def test_what_cannot_be(room: str) -> None:
             with pytest.raises(shmcast.ChannelError) as refused:
                 opened()
             assert refused.value.code == "no board"
-            # An earlier version of this text named a function of the Rust library.
+            # In an earlier version, this error's text named a function of the Rust library.
             assert "::" not in str(refused.value) and "shmcast pub --set board.key" in str(refused.value)
     with prices(room), pytest.raises(ValueError):
         shmcast.Subscriber("t", dir=room, conflate="yes")  # type: ignore[arg-type]

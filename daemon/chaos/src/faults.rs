@@ -98,7 +98,7 @@ fn collect(dir: &Path, names: &mut BTreeSet<String>) -> Result<()> {
 pub fn build(target: &Path) -> Result<Programs> {
     let mut command = Command::new("cargo");
     command.args(["build", "--quiet", "-p", "shmcast-daemon", "-p", "shmcast-chaos", "--bins"]);
-    // These packages are optimised as in a release. Otherwise a publisher would never be faster than its readers.
+    // The library and the actors are optimised as in a release. Otherwise a publisher would never be faster than its readers.
     for package in ["shmcast-layout", "shmcast", "shmcast-chaos"] {
         command.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=3"));
     }

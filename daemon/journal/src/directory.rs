@@ -47,8 +47,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates the directory if it does not exist, and takes its lock. Files are written in the way `io`, if the file system supports this
-    /// way.
+    /// Creates the directory if it does not exist, and takes its lock. Files are written in the way that `io` names, if the file system
+    /// supports this way.
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.

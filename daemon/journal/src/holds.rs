@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 const ENDING: &str = ".hold";
 /// Longest name of a hold in bytes.
 const MOST_NAME: usize = 64;
-/// Most bytes that are read from a hold. A number has fewer.
+/// Most bytes that are read from a hold. The number in a hold has fewer bytes.
 const MOST_BYTES: u64 = 64;
 
 /// A hold: a note that files of a stream must be kept.

@@ -1,4 +1,4 @@
-//! Rows about the publisher's cost of a recorder, and about a disk that does not answer.
+//! Rows about the cost of a recorder for its publisher, and about a disk that does not answer.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{Plan, RING_BYTES, journal_in};

@@ -13,9 +13,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The factor for percentages: of one core, or of the CPU time for a gigabyte.
+/// The factor from a fraction to percent: of one core, or of the CPU time for a gigabyte.
 const CORE: f64 = 100.0;
-/// A megabyte in the decimal sense, in which drives are sold.
+/// The number of bytes of a megabyte. It is decimal, as in the sizes of drives.
 const MB: f64 = 1e6;
 
 fn cpu_ns(recorded: &Recorded) -> f64 {

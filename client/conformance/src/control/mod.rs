@@ -227,7 +227,7 @@ fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<Strin
         let how = hows[turn % hows.len()];
         match testee.ask(&format!(r#"{{"do":"{how}"}}"#))? {
             Answer::Events { events: more } if more.is_empty() => {
-                // After all events have arrived, one more request shows whether there are others.
+                // After all events have arrived, one more request shows whether there are more events.
                 if events.len() >= expected.len() && turn > 0 || Instant::now() > until {
                     break;
                 }
@@ -431,7 +431,8 @@ fn comes_back_elsewhere(testee: &mut Testee, is_other_charter: bool) -> Result<V
     expect(testee, "after", told)
 }
 
-/// The daemon reports the death of a publisher. The testee must report the death only if this is the channel's present publisher.
+/// The daemon reports the death of a publisher. The testee must report the death only if the dead publisher is the channel's present
+/// publisher.
 fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);

@@ -122,7 +122,7 @@ impl Reading {
             |recorder: &Recorder| recorder.newest() == Some(last) || recorder.resumed_at() == sequence + 1;
         let mut found = has_come(&self.recorder);
         while !found && Instant::now() < deadline {
-            // In this order, all ways to receive are used in turn.
+            // For this order of the runner, the actor uses all ways to receive in turn.
             if self.turn(log, How::Mixed, Instant::now() + CALL)?.is_break() {
                 break;
             }

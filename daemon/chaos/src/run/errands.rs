@@ -31,7 +31,7 @@ pub const AT_REST: char = 'u';
 pub(super) const SPARE: &str = "spare";
 /// The size of the spare channel's ring, in bytes.
 const CAPACITY: u64 = 1 << 16;
-/// Longer than a new daemon waits for programs that have channels of a crashed daemon.
+/// A time that is longer than a new daemon's wait for programs that have channels of a crashed daemon.
 const GRACE: Duration = Duration::from_millis(2200);
 /// The number of a ring's bytes for each entry of the ring's index. The smallest record has the same size.
 const PER_ENTRY: u64 = 64;

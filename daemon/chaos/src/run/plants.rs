@@ -45,7 +45,7 @@ impl Plants {
         self.count += 1;
         match plant {
             Plant::ReadersLink => {
-                // This is possible only if the folder has no reader page.
+                // The folder of reader pages can be replaced only if it has no page.
                 if channel.is_dir() && fs::remove_dir(&readers).is_ok_or_absent() {
                     symlink(&self.precious, &readers).context("plant a link")?;
                     self.links.push(readers);

@@ -344,7 +344,7 @@ impl World<'_> {
         if daemon.is_stopped {
             return Ok(false);
         }
-        // This is noted before the takeover. Messages that are published during the takeover can be void or valid.
+        // The takeover is logged before it begins. Messages that are published during the takeover can be void or valid.
         self.note(Deed::TakingOver { channel: channel.clone() })?;
         self.run_tool(host, &["takeover", &channel])?;
         // After the takeover, the old publisher no longer has the channel's ring.

@@ -144,7 +144,7 @@ impl World<'_> {
     /// Tests that each user can publish and read at the default place, whichever user was the first.
     pub(super) fn let_neighbours_publish(&mut self, maker: Maker) -> Result<bool> {
         let shmcast = &self.programs.shmcast;
-        // This test mounts an empty directory at the channels' place, which must not hide the command.
+        // This test mounts an empty directory at the channels' place. The mount would hide the command if the command were in this place.
         if !can_mount() || as_stranger(shmcast).is_none() || shmcast.starts_with("/dev/shm") {
             return Ok(false);
         }

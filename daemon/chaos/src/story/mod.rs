@@ -94,7 +94,7 @@ pub struct Channel {
 /// The settings with which a daemon records a channel. The files of the journal have the smallest possible size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
-    /// When the recorder syncs its writes: `each`, `none` or an interval.
+    /// The recorder's policy for syncs: `each`, `none` or an interval.
     pub sync: String,
     /// The age at which a file is sealed.
     pub roll_ms: Option<u32>,
@@ -244,7 +244,7 @@ pub enum Trouble {
     DeadServer,
     /// The server answers a request with several packets. Each packet has the sequence of the answer's first message.
     OtherMake,
-    /// The server must end while it gets requests without a pause.
+    /// The server must end although it gets requests without a pause.
     Requests,
     /// Receivers of a unicast feed are killed, one after the other.
     Crashes,
@@ -266,7 +266,7 @@ pub enum Step {
     Session { who: u8, tag: u8 },
     /// The publisher ends cleanly.
     Close { who: u8 },
-    /// A publisher opens a channel. This must succeed only if the channel has this mode or does not exist.
+    /// A publisher opens a channel with a required mode. The opening must succeed only if the channel has this mode or does not exist.
     OpenWithMode { who: u8, channel: u8, mode: u16 },
     /// A process forks a child. The child drops its copies of publisher and reader, and ends.
     Fork { whom: Whom },
@@ -366,8 +366,8 @@ pub enum Step {
     Race {},
     /// Sets the percentages of datagrams between the hosts that are dropped, duplicated and delayed.
     Wire { loss: u8, copies: u8, late: u8 },
-    /// A stranger sends the far host a heartbeat. Its sequence is higher than the feed's by `ahead`. Its session is that of the feed or, if
-    /// `other` is true, another one.
+    /// A stranger sends the far host a heartbeat. The heartbeat's sequence is higher than the feed's by `ahead`. Its session is that of the
+    /// feed or, if `other` is true, another session.
     Forge { ahead: u64, other: bool },
     /// Something happens between hosts that have their own networks.
     Net(NetStep),

@@ -14,7 +14,7 @@ pub(super) enum Mutant {
     RetryAfterFailedSync,
     /// The number of a repaired file is used for another file.
     WritesOverMended,
-    /// Recovery uses the reserve in each unfinished file. Correct is only the reserve in the last file that is not empty.
+    /// Recovery uses the reserve in each unfinished file. Only the reserve in the last file that is not empty is correct.
     HearsAll,
     /// Frames of another file count as frames of this file.
     NoSalt,

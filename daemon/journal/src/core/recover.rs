@@ -11,7 +11,7 @@ use thiserror::Error;
 
 /// If a repaired file has bytes after its last whole frame, recovery keeps at most this many of them for inspection.
 const TORN_KEPT: u64 = 1 << 20;
-/// The end of the name of a file with such kept bytes.
+/// The end of the name of a file with the bytes that followed the last whole frame of a repaired file.
 const TORN: &str = ".torn";
 /// The ending of the name of an abandoned file.
 const SUSPECT: &str = ".suspect";

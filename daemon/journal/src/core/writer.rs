@@ -102,10 +102,8 @@ fn size_of_all(pieces: &[Piece]) -> u64 {
 }
 
 impl Writer {
-    /// Makes a writer that begins a new file. Everything before the sequence in `header` counts as durable.
-    ///
-    /// - `header` has the new file's number and sequence, and the salt and chain of the previous file.
-    /// - `salt` is a random number.
+    /// Makes a writer that begins a new file. `header` has the new file's number and sequence, and the salt and chain of the previous file.
+    /// `salt` is a random number. All sequences before the one in `header` count as durable.
     pub fn new(settings: Settings, header: FileHeader, pool: Pool, salt: u64) -> Self {
         let pages = (settings.file_bytes / PAGE as u64).max(2);
         let settings = Settings { file_bytes: pages * PAGE as u64, ..settings };

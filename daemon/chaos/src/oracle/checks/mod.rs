@@ -131,11 +131,10 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
-/// Two publishers began the channel at sequence 1, so the channel has two lives. A reader gets an empty message, which any of the lives
-/// could have.
+/// Two publishers began the channel at sequence 1, so the channel has two lives. A reader gets an empty message.
 ///
 /// - If both lives have an empty message with this sequence, the oracle must take the life that the reader reads.
-/// - If only the other life has one, the oracle must report that the reader changed lives without an event.
+/// - If only the other life has an empty message with this sequence, the oracle must report that the reader changed lives without an event.
 #[test]
 fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     const COUNT: u32 = 4000;
@@ -178,7 +177,7 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     };
     let sought = |to: u32| [Fact::Seeking { to: u64::from(to) + 1 }, Fact::Sought { error: None }];
     assert_eq!(judge(vec![got(0, both), odd(both), got(both + 1, 5)]), Vec::<String>::new());
-    // If the empty message is the first one that is received, the next message shows the life of both.
+    // If the empty message is the first message that is received, the next message shows to which life both belong.
     let [seeking, done] = sought(both);
     assert_eq!(judge(vec![seeking, done, odd(both), got(both + 1, 5)]), Vec::<String>::new());
     assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The time within which a bridge must learn its session from the first host's bridge.
 const JOINING: Duration = Duration::from_secs(20);
-/// Longer than the time for which a channel must be silent before its promotion.
+/// A time that is longer than the silence that a channel needs before its promotion.
 const SILENCE: Duration = Duration::from_millis(3400);
 const MS: u64 = 1_000_000;
 

@@ -12,8 +12,8 @@ const GIVE_UP_MS: u32 = 120_000;
 const HOLD_US: u32 = 1_000_000;
 /// The size of a receiver's buffer in bytes. The buffer has room for all messages that a story publishes in one burst.
 const BUFFER: u32 = 64 << 20;
-/// For each host, the ports of two repair servers: the server of the daemon's sender, and the server of the second sender. By the ports in
-/// `CLAIMS`, the two senders decide which of them sends.
+/// For each host, the ports of two repair servers: the server of the daemon's sender, and the server of the second sender. The two senders
+/// use the ports in `CLAIMS` to decide which of them sends.
 const SERVERS: [u16; 2] = [30_002, 30_003];
 const CLAIMS: [u16; 2] = [31_000, 31_001];
 

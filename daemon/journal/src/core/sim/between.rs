@@ -159,7 +159,7 @@ fn a_file_without_a_byte_is_none() {
     }
 }
 
-/// Frames without a file header are lost. Recovery keeps them for inspection. No other file gets the number in the name of their file.
+/// Frames without a file header are lost. Recovery keeps these frames for inspection. No other file gets the number of their file.
 #[test]
 fn a_header_that_is_lost_takes_what_was_not_durable() {
     let mut files = files(2, 3, 0);
@@ -269,8 +269,8 @@ fn a_reserve_behind_the_place_where_the_next_file_begins_does_not_count() {
     assert_eq!((recovered.due, recovered.reserve), (3, 50));
 }
 
-/// Each bit of each file is flipped; of headers and zeros, one bit of every eighth byte. After recovery, a flipped bit in a frame has cost
-/// this frame, and a flipped bit in a file's header this file. No other message is missing, and no message is false.
+/// Each bit of each file is flipped. In headers and zeros, only one bit of every eighth byte is flipped. After recovery, a flipped bit in a
+/// frame has cost only this frame, and a flipped bit in a file's header only this file. No message is false.
 #[test]
 fn a_flipped_bit_costs_its_frame_at_most_behind_recovery() {
     let mut files = files(3, 1, 0);

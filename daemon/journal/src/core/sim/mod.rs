@@ -1,7 +1,7 @@
 //! Tests the recorder's logic on a disk that loses power. Each seed gives a story, and an oracle checks each power cut.
 //!
-//! A story has several lives of a recorder. Each life begins with a recovery, which up to three power cuts interrupt. Each life ends with a
-//! power cut, a killed process, or a clean stop.
+//! A story has several lives of a recorder. Each life begins with a recovery, during which the power fails up to three times. Each life
+//! ends with a power cut, a killed process, or a clean stop.
 //!
 //! After each recovery the oracle reads the journal. It compares the journal with the published messages, and with what readers and
 //! publishers were told.

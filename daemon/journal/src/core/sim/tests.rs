@@ -127,8 +127,8 @@ fn each_step_of_a_recorder_may_fail() {
     assert!(failed > 10 * stories);
 }
 
-/// A file is abandoned after the reserve was renewed in it. The next file repeats the earlier frames, and the power fails while it is
-/// sealed. So recovery must repair two files. It must find the same reserve each time.
+/// A file is abandoned after the reserve was renewed in it. The next file repeats the earlier frames, and the power fails while this file
+/// is sealed. So recovery must repair two files, and must find the same reserve each time.
 #[test]
 fn a_reserve_that_was_given_up_does_not_count() {
     let story = 5_928_971;

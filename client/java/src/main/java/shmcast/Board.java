@@ -172,7 +172,7 @@ public final class Board implements AutoCloseable {
      * Copies all keys with their newest messages, as they were at one moment. The first call allocates a copy of the board. Later calls
      * copy only what has changed, and the entries.
      *
-     * @return the entries in the order of their sequences. They stay valid
+     * @return the entries in the order of their sequences. The entries stay valid
      * @throws ShmcastException the same as for {@link #get}
      */
     public List<BoardEntry> entries() throws ShmcastException {

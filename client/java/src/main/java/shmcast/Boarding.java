@@ -2,8 +2,8 @@ package shmcast;
 
 /**
  * A subscriber's use of the board: it begins with the newest message of each key, and continues with the board if it cannot keep up. While
- * events come from the board, {@link Subscriber#behind} has the value for this, and the subscriber's ring is at the place at which it will
- * continue.
+ * events come from the board, {@link Subscriber#behind} is {@link Subscriber#ON_BOARD}. The subscriber's ring then stays at the place at
+ * which the subscriber will continue.
  */
 final class Boarding {
     private static final int ATTEMPTS = 100;

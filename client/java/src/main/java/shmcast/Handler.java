@@ -61,8 +61,8 @@ public interface Handler {
     default void publisherGone(long epoch) {}
 
     /**
-     * A publisher closed the channel. {@link Subscriber#isOver} says whether it was the last one. The call that passes this event passes no
-     * event after it.
+     * A publisher closed the channel. {@link Subscriber#isOver} says whether this was the channel's last publisher. The call that passes
+     * this event passes no event after it.
      */
     default void end() {}
 }

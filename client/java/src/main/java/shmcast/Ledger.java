@@ -16,7 +16,7 @@ final class Ledger {
     private static final int SECOND = 1;
     /** The sequence of the key's first message since the key got its slot; 0 if the board does not count the key's messages. */
     private static final int BORN = 2;
-    /** The number of the key's messages since then that the reader received, or that were reported to it as skipped. */
+    /** The number of the key's messages from {@link #BORN} on that the reader received, or that were reported to it as skipped. */
     private static final int GIVEN = 3;
     /** The key's first message after its last removal. The board might have forgotten the key before this message. */
     private static final int AGAIN = 4;
@@ -172,8 +172,8 @@ final class Ledger {
     }
 
     /**
-     * Returns how many messages of a key the reader received, or were reported to it. Counts as the board does, which has the key since
-     * {@code born}.
+     * Returns the number of messages of a key that the reader received, or that were reported to it as skipped. Counts from {@code born},
+     * as the board does.
      */
     long given(long first, long second, long born) {
         int row = index.find(first, second);
@@ -183,7 +183,7 @@ final class Ledger {
         if (get(row, BORN) == born) {
             return get(row, GIVEN);
         }
-        // The other case: the board forgot the key, and the key came back in a message that was skipped.
+        // In the other case, the board forgot the key, and the key came back in a message that was skipped.
         return get(row, AGAIN) == born ? get(row, GIVEN_AGAIN) : 0;
     }
 

@@ -72,7 +72,7 @@ final class Opening {
         }
     }
 
-    /** Closes everything that a subscriber has, if it could not be opened. */
+    /** Closes everything that a subscriber has, if the subscriber could not be opened. */
     private static void release(Subscriber subscriber, Hosted hosted, Segment first) {
         if (subscriber != null) {
             subscriber.close();

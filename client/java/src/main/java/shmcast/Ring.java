@@ -277,7 +277,7 @@ final class Ring {
         return Found.NOTHING;
     }
 
-    /** Whether a record is available that was committed before the state which the caller has read. */
+    /** Whether there is a record that was committed before the state changed to the value that the caller has read. */
     boolean hasMore() {
         VarHandle.acquireFence();
         return segment.data(position & mask) != 0 || segment.word(Segment.FRONTIER) - position > segment.capacity;

@@ -34,7 +34,7 @@ public final class Subscriber implements AutoCloseable {
     Locator locator;
     long known;
     private long beganIn;
-    /** Whether the publisher of this epoch had closed the channel, and had no message for this reader. */
+    /** Whether the publisher of the epoch {@code beganIn} had closed the channel, and had no message for this reader. */
     private boolean awaitsNext;
     boolean isInDoubt;
     /** If this is not 0, the first lost sequence that was not reported yet; or {@link #ON_BOARD}. */
@@ -274,7 +274,7 @@ public final class Subscriber implements AutoCloseable {
          * Opens the channel's board, to read single keys. Options that concern receiving have no effect.
          *
          * @return the board
-         * @throws IOException as {@link #open}, and {@link Code#NO_BOARD}
+         * @throws IOException the same as for {@link #open}, and {@link Code#NO_BOARD}
          */
         public Board openBoard() throws IOException {
             Builder reader = new Builder(channel);
@@ -401,7 +401,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** Returns the present segment. A board receives nothing, so this call first moves it to the newest segment. */
+    /** Returns the present segment. First moves to the newest segment, because a board receives no event that would move it. */
     Segment follow() throws ShmcastException {
         Ring ring = open();
         if (hosted == null) {

@@ -50,8 +50,8 @@ final class Link {
     }
 
     /**
-     * Attaches for the first time. The caller then owns the charter, which is the last descriptor of the answer. It must not close the
-     * other descriptors.
+     * Attaches for the first time. The caller then owns the charter, which is the last descriptor of the answer. The caller must not close
+     * the other descriptors.
      */
     Reply begin() throws IOException {
         Reply reply = attach(false);

@@ -133,7 +133,7 @@ class BoardTest {
         }
     }
 
-    /** Readers of each kind are lapped or fall behind. They must get the exact number of messages of each key that they missed. */
+    /** Readers of each kind are lapped or fall behind. These readers must get the exact number of messages of each key that they missed. */
     @Test
     void aSlowReaderGetsTheNewestAndTheNumberLeftOut() throws Exception {
         Ticks ticks = new Ticks(50);

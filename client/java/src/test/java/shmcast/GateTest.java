@@ -208,7 +208,7 @@ class GateTest {
         assertEquals(Code.GATE, assertThrows(ShmcastException.class, () -> publisher().gate(Gate.of("a").withLagBytes(1)).open()).code());
     }
 
-    /** A reader holds a gate and begins with the board. It must receive everything while the publisher never stops. */
+    /** A reader holds a gate and begins with the board. The reader must receive everything, while the publisher never stops. */
     @Test
     void nothingIsLostBehindAGate() throws Exception {
         Ticks ticks = new Ticks(40);

@@ -68,7 +68,7 @@ class NativeTest {
         builder.environment().put("SHMCAST_SOCKET", socket.toString());
     }
 
-    /** Starts the command as a publisher of the daemon's channel. It reads messages with their lengths. */
+    /** Starts the command as a publisher of the daemon's channel. The command reads messages with their lengths. */
     private Process publisher() throws IOException {
         ProcessBuilder builder = new ProcessBuilder(Publishers.command("shmcast"), "pub", "c", "--framing", "u32le", "--set", "prepare=none");
         onlyTheDaemon(builder);
