@@ -16,7 +16,7 @@ ROW = np.dtype([("number", "<u8"), ("rest", "3<u8")])
 
 def one_at_a_time(full: shmcast.Subscriber, messages: int) -> int:
     last = 0
-    for event in full:  # each is a Message, since nobody overwrites the ring
+    for event in full:  # each event is a Message, because nobody overwrites the ring
         payload = event.payload  # type: ignore[union-attr]
         last += 1
         if last == messages:

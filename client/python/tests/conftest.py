@@ -67,7 +67,7 @@ class Program:
     def end(self) -> str:
         """Waits for the end of the program, which must succeed. Returns the rest of its output."""
         assert self.process.stdout is not None and self.process.stderr is not None
-        output = self.process.stdout.read()  # not communicate(), which leaves out what was read ahead with a line
+        output = self.process.stdout.read()  # communicate() would leave out bytes that were read ahead with a line
         errors = self.process.stderr.read()
         self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, errors

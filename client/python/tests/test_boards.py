@@ -84,7 +84,7 @@ def test_a_slow_reader_gets_the_newest_and_the_number_left_out(room: str) -> Non
 def test_a_call_that_does_not_wait_misses_no_lap_and_no_end(room: str) -> None:
     with prices(room, keys=4, value=64) as publisher, shmcast.Subscriber("t", dir=room, start="board") as reader:
         assert reader.try_recv() == shmcast.Live(1)
-        for _ in range(1024):  # as many bytes as the ring has
+        for _ in range(1024):  # together as many bytes as the ring has
             publisher.publish(b"EUR 1.08")
         event = reader.try_recv()
         assert isinstance(event, shmcast.Lapped) and event.missed > 0

@@ -81,7 +81,7 @@ def test_a_daemon_that_is_killed(daemon: Daemon) -> None:
 
 
 def test_what_a_daemon_refuses(daemon: Daemon) -> None:
-    if os.getuid() != 0:  # who may do anything
+    if os.getuid() != 0:  # root is never refused
         with pytest.raises(shmcast.DeniedError):
             shmcast.Publisher("shut", socket=daemon.socket)
     with pytest.raises(shmcast.NotFoundError):

@@ -173,7 +173,7 @@ def test_a_channel_that_appears_later_is_read_from_its_beginning(room: str) -> N
         room,
     )
     program.line()
-    time.sleep(0.3)  # more than one slice of its wait
+    time.sleep(0.3)  # longer than one slice of the wait
     with shmcast.Publisher("late", dir=room) as publisher:
         publisher.publish_batch([b"a", b"b"])
     assert program.end() == "[b'a', b'b']\n"

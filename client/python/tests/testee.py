@@ -267,7 +267,7 @@ class Testee:
         if gate:
             gates = [shmcast.Gate(gate, lag=lag, wait=wait / 1e9, refuse=refuse == 1)]
         if socket is not None:
-            capacity = None  # a daemon's channel has its own
+            capacity = None  # a daemon's channel has its own capacity
         self.publisher = shmcast.Publisher(channel, dir=dir, socket=socket, capacity=capacity, board=spec, gates=gates, prepare=[])
 
     def publish(self, length: int, fill: int, tag: int, key: int) -> None:

@@ -115,7 +115,7 @@ public final class Board implements AutoCloseable {
             }
         }
         if (view.through() == through) {
-            return null; // the publisher was stopped while it gave the slot of this removed key to another
+            return null; // the publisher was stopped while it gave the slot of this removed key to another key
         }
         throw Joining.failure(Snapshot.Result.TOO_FAST);
     }

@@ -208,7 +208,7 @@ final class BoardView {
             VarHandle.acquireFence(); // SYNC moved
             Found found = search(fingerprint, wanted, rest, null);
             if (found != null) {
-                return found == Found.BUSY ? -1 : born; // a key that was removed still has its slot
+                return found == Found.BUSY ? -1 : born; // a removed key still has its slot
             }
             VarHandle.acquireFence(); // SYNC moved
             if ((moves & 1) == 0 && word(INDEX) == moves) {
@@ -253,7 +253,7 @@ final class BoardView {
                 return null;
             }
             if (step >= CANDIDATES) {
-                patience--; // such a long run is unlikely, and of a hostile board it may be the whole index
+                patience--; // such a long run is unlikely. In a hostile board it can be the whole index
             }
             if ((int) (entry >>> 32) == fingerprint) {
                 candidates++;
@@ -271,7 +271,7 @@ final class BoardView {
     private Found inSlot(int slot, long wanted, long rest, byte[] to) {
         long at = headAt(slot);
         if (board.word(at + 48) != wanted || board.word(at + 56) != rest) {
-            return null; // a slot that is given to this key meanwhile has a message that the board does not count yet
+            return null; // if the slot is given to this key now, the board does not count its message yet
         }
         Look look = look(slot, to, 0);
         if (first != wanted || second != rest) {

@@ -127,9 +127,9 @@ final class Ledger {
             count(row, last, 1);
             set(row, IS_THERE, 1);
         } else if (born == 0 && through < last) {
-            count(row, last, 1); // unless the board, which does not have the message yet, will refuse it
+            count(row, last, 1); // the board does not have the message yet, and can still refuse it
         } else {
-            count(row, 0, 0); // the board refused the message, or has forgotten the key since
+            count(row, 0, 0); // the board refused the message, or has since forgotten the key
         }
     }
 

@@ -50,7 +50,7 @@ final class Name {
         } catch (NoSuchFileException e) {
             return true;
         } catch (IOException e) {
-            return false; // that cannot be known
+            return false; // it is not known whether the name leads elsewhere
         }
     }
 }

@@ -112,7 +112,7 @@ final class Ring {
         if (nextOfRun() || inARow >= FAR && takeRun() && nextOfRun()) {
             return Found.MESSAGE;
         }
-        runFrom = NO_RUN; // what was copied behind a record that is no message counts for nothing
+        runFrom = NO_RUN; // copies after a record that is not a message do not count
         isAgain = false;
         Found found = pollOnce();
         return isAgain ? pollOnce() : found;
@@ -153,7 +153,7 @@ final class Ring {
     private void lend(byte[] bytes, int start, long w, long meta) {
         Message message = this.message;
         if (message.bytes != bytes) {
-            message.bytes = bytes; // a store of a reference costs more than a look
+            message.bytes = bytes; // storing a reference costs more than reading it
         }
         message.start = start;
         message.length = (int) Segment.length(w);
@@ -186,7 +186,7 @@ final class Ring {
             return false;
         }
         runFrom = position;
-        inARow = FAR; // the next run follows this one at once
+        inARow = FAR; // the next run can follow this run immediately
         return true;
     }
 

@@ -86,7 +86,7 @@ final class Segment {
     private static BoardView board(Header header, byte[] first, long size, Source source) throws IOException {
         ByteBuffer words = ByteBuffer.wrap(first).order(ByteOrder.LITTLE_ENDIAN);
         long at = words.getLong(8 * BOARD);
-        if (at == 0 || words.getShort(8) == 0) { // before minor version 1 the word is reserved
+        if (at == 0 || words.getShort(8) == 0) { // before minor version 1, this word is reserved
             return null;
         }
         if (at != header.dataOffset() + header.capacity()) {

@@ -251,7 +251,7 @@ final class Snapshot {
             } else if (found == Ring.Found.CORRUPT) {
                 return Outcome.CORRUPT;
             } else if (ring.position == before) {
-                return Outcome.OVERRUN; // overtaken, or the segment was replaced
+                return Outcome.OVERRUN; // the reader was overtaken, or the segment was replaced
             } else if (found == Ring.Found.EPOCH) {
                 epoch = ring.a;
             }
@@ -291,7 +291,7 @@ final class Snapshot {
         meta |= message.key ? BoardLayout.KEY : 0;
         meta |= isRemoval ? BoardLayout.REMOVED : 0;
         meta |= message.length > layout.value ? BoardLayout.TOO_LARGE : 0;
-        set(row, VERSION, TO_COPY); // the slot is to be copied again by the next join
+        set(row, VERSION, TO_COPY); // the next join must copy the slot again
         set(row, COUNT, get(row, COUNT) + 1);
         set(row, SEQUENCE, message.sequence);
         set(row, TIME, message.time());
@@ -358,7 +358,7 @@ final class Snapshot {
             int row = order[number];
             long leftOut = Math.max(count(row) - ledger.given(get(row, FIRST), get(row, SECOND), born(row)) - 1, 0);
             set(row, LEFT_OUT, leftOut);
-            bridged = Math.max(bridged + leftOut + 1, bridged); // counts of a hostile board may be any
+            bridged = Math.max(bridged + leftOut + 1, bridged); // a hostile board can have any counts
         }
         return listed;
     }

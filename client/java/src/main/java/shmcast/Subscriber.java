@@ -465,7 +465,7 @@ public final class Subscriber implements AutoCloseable {
         // Records that are not events are skipped. Their number has a limit, so the call always ends.
         int passed = 0;
         while (events < most) {
-            Ring ring = this.ring; // another one, where the channel goes on
+            Ring ring = this.ring; // after a move of the channel, this is another ring
             if (ring == null) {
                 return events; // the handler has closed this subscriber
             }
@@ -515,7 +515,7 @@ public final class Subscriber implements AutoCloseable {
             } else if (tell(found, handler, events)) {
                 events++;
                 if (found == Ring.Found.END) {
-                    return events; // a program that wants no more has not got more
+                    return events; // a program that stops here must not have received more events
                 }
             } else if (found != Ring.Found.EPOCH) {
                 return events;
@@ -607,7 +607,7 @@ public final class Subscriber implements AutoCloseable {
         try {
             segment = hosted.next();
         } catch (IOException e) {
-            return false; // it tries again later
+            return false; // the reader tries again later
         }
         if (segment == null) {
             return false;
@@ -702,7 +702,7 @@ public final class Subscriber implements AutoCloseable {
                     return goOn(handler);
                 }
                 if (events > 0) {
-                    return false; // it comes again
+                    return false; // the next call finds this error again
                 }
                 throw found == Ring.Found.SUPERSEDED ? superseded() : corrupt();
             }

@@ -92,7 +92,7 @@ final class FileGate extends HeldGate {
             gate.store(PROCESS, ProcessHandle.current().pid());
             return gate;
         } finally {
-            Libc.close(map); // the map stays
+            Libc.close(map); // the map stays valid
             if (!isTaken) {
                 Libc.close(lock);
             }

@@ -74,7 +74,7 @@ final class Link {
         Libc.limit(to.fd, ANSWER_SECONDS);
         Reply reply = to.ask("{\"request\":\"gate\",\"gate\":\"" + name + "\"}");
         while (!reply.name().equals("gate") && take(reply)) {
-            reply = to.answer(); // what the daemon had sent before it read the request
+            reply = to.answer(); // the packet that the daemon sent before it read the request
         }
         if (!reply.name().equals("gate") || reply.descriptors.length != 2) {
             reply.close();

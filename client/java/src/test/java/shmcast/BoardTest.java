@@ -146,7 +146,7 @@ class BoardTest {
         List<Long> first = slow.stream().map(Subscriber::nextSequence).toList();
         long published = 400;
         for (int round = 0; round < 5; round++) {
-            long more = round == 1 ? 40 : 6_000; // some readers keep up with the short one
+            long more = round == 1 ? 40 : 6_000; // some readers keep up with the short round
             ticks.publish(publishers, published + 1, published + more);
             published += more;
             for (int i = 0; i < slow.size(); i++) {
@@ -159,7 +159,7 @@ class BoardTest {
                     expected.merge(ticks.key(n), 1L, Long::sum);
                 }
                 if (i == 2) {
-                    ticks.newest(400).forEach((key, newest) -> expected.merge(key, 1L, Long::sum)); // what the board began with
+                    ticks.newest(400).forEach((key, newest) -> expected.merge(key, 1L, Long::sum)); // the first keys of the board
                 }
                 assertEquals(expected, screen.counted, "reader " + i + ", round " + round);
                 ticks.newest(published).forEach((key, newest) -> assertEquals(newest, screen.last.get(key)));
@@ -407,7 +407,7 @@ class BoardTest {
             }
             long allocated = threads.getThreadAllocatedBytes(thread) - before;
             assertTrue(seen[0] > 3_000 * 30, seen[0] + " messages");
-            assertTrue(allocated < 20_000, allocated + " bytes for 1,500 joins"); // the measurement itself takes some
+            assertTrue(allocated < 20_000, allocated + " bytes for 1,500 joins"); // the measurement itself allocates some bytes
         }
     }
 }

@@ -456,7 +456,7 @@ class GateTest {
     void countsGoOnFromGenerationToGeneration() throws Exception {
         Path socket = publishers.directory.resolve("control.sock");
         startDaemon(socket, "strict", 28);
-        Ticks ticks = new Ticks(50, 28); // each generation identifies long keys by other words
+        Ticks ticks = new Ticks(50, 28); // in each generation, other words identify long keys
         Heard heard = new Heard(ticks);
         try (Subscriber s = attached(Subscriber.of("c").daemon(socket).start(Start.BOARD).conflate());
                 Board board = Subscriber.of("c").daemon(socket).openBoard()) {

@@ -96,7 +96,7 @@ class HostileBoardTest {
             }
         }
         if (random.nextInt(16) == 0) {
-            for (int slot = 0; slot < 32; slot++) { // a board in the middle of stores
+            for (int slot = 0; slot < 32; slot++) { // a board with unfinished stores
                 memory.putLong(heads + 64 * slot, memory.getLong(heads + 64 * slot) | 1);
             }
         }

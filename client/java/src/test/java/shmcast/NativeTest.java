@@ -233,7 +233,7 @@ class NativeTest {
                 gone.clear();
                 Process process = s == hosted ? publisher() : publishers.publisher();
                 Counted counted = new Counted();
-                Publishers.feed(process, 1, 0); // ends of itself
+                Publishers.feed(process, 1, 0); // the publisher ends by itself
                 process.waitFor();
                 Process killed = s == hosted ? publisher() : publishers.publisher();
                 killed.getOutputStream().write(new byte[] {0, 0, 0, 0});

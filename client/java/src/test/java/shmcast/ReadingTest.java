@@ -49,7 +49,7 @@ class ReadingTest {
         Counted all = new Counted();
         try (Subscriber s = subscriber().start(Start.OLDEST).open();
                 Subscriber next = subscriber().open()) {
-            s.recv(all, Duration.ofSeconds(10)); // up to the end of the first
+            s.recv(all, Duration.ofSeconds(10)); // up to the end of the first publisher
             assertEquals(List.of("end"), all.told);
             assertFalse(s.isOver());
             while (!s.isOver()) {
@@ -264,7 +264,7 @@ class ReadingTest {
             }
             long allocated = threads.getThreadAllocatedBytes(thread) - before;
             assertEquals(400 * 2_000, sums[0]);
-            assertTrue(allocated < 20_000, allocated + " bytes for 400,000 messages"); // the measurement itself takes some
+            assertTrue(allocated < 20_000, allocated + " bytes for 400,000 messages"); // the measurement itself allocates some bytes
         }
     }
 
