@@ -54,7 +54,7 @@ def test_ctrl_c_ends_a_wait(room: str, wait: str, how: str) -> None:
         except KeyboardInterrupt:
             print(time.monotonic(), flush=True)
             publisher.publish(b"x")
-            print(subscriber.recv().payload)  # no message was lost, and the subscriber still works
+            print(subscriber.recv().payload)  # nothing was lost, and it goes on
         """,
         room,
     )

@@ -126,7 +126,7 @@ def test_ctrl_c_ends_a_wait(room: str, wait: str, how: str) -> None:
         except KeyboardInterrupt:
             print("heard", flush=True)
             publishers[1].publish(b"x")
-            reader, event = {how}  # no message was lost, and the select still works
+            reader, event = {how}  # nothing was lost, and it goes on
             print(reader is readers[1], event.payload)
         """,
         room,
