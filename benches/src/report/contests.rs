@@ -95,13 +95,13 @@ pub const FIGURES: [Figure; 13] = [
 /// The verdict on one figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Ours is better in every lap.
+    /// Our figure is better in every lap.
     Ahead,
     /// In every lap, our figure and the best other figure differ by at most 5 %.
     Level,
     /// The laps disagree.
     Open,
-    /// Ours is worse in every lap.
+    /// Our figure is worse in every lap.
     Behind,
     /// In fewer than two laps, both transports took part undisturbed.
     TooFew,

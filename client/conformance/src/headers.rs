@@ -162,7 +162,7 @@ impl Vectors {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.

@@ -44,7 +44,7 @@ pub(crate) const REASONS: [&str; 10] = [
 ];
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.

@@ -82,7 +82,7 @@ pub fn in_dir(dir: &Path) -> String {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.

@@ -91,7 +91,7 @@ pub fn write(seed: u64) -> (Model, u64) {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.

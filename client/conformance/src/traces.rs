@@ -118,7 +118,7 @@ fn laps(vectors: &mut Vec<Vector>) {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.

@@ -63,7 +63,7 @@ pub fn vectors() -> Vec<Vector> {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.

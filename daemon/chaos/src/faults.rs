@@ -25,7 +25,7 @@ const EXAMPLE: &str = "no_such_fault";
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// The name in the tree.
+    /// The name of the fault in the source code.
     pub name: String,
     /// The profile of the story that finds the fault.
     pub profile: Option<Profile>,

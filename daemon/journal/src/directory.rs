@@ -401,7 +401,7 @@ impl Volume for ByName<'_> {
         let end = offset + bytes.len() as u64;
         let is_on_its_way = told > 0 && end.abs_diff(told) <= AHEAD;
         if is_on_its_way && end + AHEAD / 2 > told {
-            // The disk reads the next bytes while these are processed.
+            // The disk reads the next bytes while the present bytes are processed.
             let _ = rustix::fs::fadvise(file, told, NonZeroU64::new(AHEAD), Advice::WillNeed);
             self.told = told + AHEAD;
         } else if !is_on_its_way {

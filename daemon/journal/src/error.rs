@@ -45,7 +45,7 @@ pub enum RecordError {
     Behind {
         /// The directory.
         path: PathBuf,
-        /// The sequence due in the journal.
+        /// The journal's next sequence.
         journal: u64,
         /// The channel's next sequence.
         channel: u64,

@@ -22,7 +22,7 @@ const LOCK: &str = "holds.lock";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The pause between two attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The end of a hold's file name.
+/// The ending of a hold's file name.
 const ENDING: &str = ".hold";
 /// Longest name of a hold in bytes.
 const MOST_NAME: usize = 64;

@@ -30,7 +30,7 @@ pub struct JournalAnswer {
     pub failed: Vec<String>,
 }
 
-/// On which side of its bound a figure must be.
+/// The side of its bound on which a figure must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sense {
     /// The figure must be the bound or more.
@@ -52,7 +52,7 @@ pub struct Row {
     pub must: String,
     /// The figure's unit.
     pub unit: String,
-    /// On which side of its bound the figure must be.
+    /// The side of its bound on which the figure must be.
     pub sense: Sense,
     /// The figures, one for each lap.
     pub laps: Vec<Lap>,

@@ -111,7 +111,7 @@ fn read(testee: &mut Testee, history: &History, dice: &mut Rng) -> Result<Verdic
     Ok(Ok(()))
 }
 
-/// Whether an event can follow the ones before it.
+/// Whether an event can follow the earlier events.
 fn may_follow(event: &str, due: &mut u64) -> bool {
     let numbers: Vec<u64> = event.split(' ').filter_map(|word| word.parse().ok()).collect();
     let sequence = numbers.first().copied().unwrap_or_default();

@@ -21,7 +21,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.

@@ -80,7 +80,7 @@ impl Page {
     /// Reads a word.
     ///
     /// # Errors
-    /// If the file is shorter.
+    /// If the file is too short.
     pub fn word(&self, at: u64) -> Result<u64> {
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, 8 * at)?;

@@ -62,7 +62,7 @@ pub struct Subscribing {
     pub host: u8,
     pub start: Start,
     pub wait: Waiting,
-    /// Whether a lap leads to the latest message.
+    /// Whether the reader continues at the latest message after a lap.
     pub skip: bool,
     pub page: bool,
     /// Whether the reader prepares all memory.
@@ -108,7 +108,7 @@ pub enum Order {
     Finish { last: Identity, sequence: u64, ms: u64 },
     /// Answer whether a daemon knows this actor.
     Registered {},
-    /// Close publisher and reader in order.
+    /// Close the publisher and the reader cleanly.
     Close {},
     /// Fork a child. The child drops its copies of publisher and reader, and then ends.
     Fork {},
@@ -291,7 +291,7 @@ impl Actor {
         }
     }
 
-    /// Closes its publisher and reader in order.
+    /// Closes the actor's publisher and reader cleanly.
     fn close(&mut self) -> Result<()> {
         self.log.write(Fact::Closing)?;
         (self.publisher, self.reader) = (None, None);

@@ -38,7 +38,7 @@ impl Plants {
         Ok(())
     }
 
-    /// Plants something, if that is possible.
+    /// Plants a stranger's files or links, if possible.
     pub(super) fn plant(&mut self, plant: Plant, dir: &Path, channel: &str) -> Result<bool> {
         let channel = dir.join(channel);
         let readers = channel.join("readers");

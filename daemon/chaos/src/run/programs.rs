@@ -1,4 +1,4 @@
-//! The programs that a story is played with.
+//! The programs for playing a story.
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};

@@ -307,7 +307,7 @@ pub enum Step {
     Reload { channel: u8, change: Change },
     /// A takeover: a strict channel is taken from its publisher.
     TakeOver { channel: u8 },
-    /// A channel that is a file is removed.
+    /// A channel in files is removed.
     Remove { channel: u8 },
     /// A tool reads the state of a channel.
     Look { tool: Tool, channel: u8 },

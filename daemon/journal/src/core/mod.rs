@@ -41,7 +41,7 @@ pub struct Now {
     pub wall_ns: u64,
 }
 
-/// When written data is made safe from a power cut.
+/// The policy for making written data safe from a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
     /// A file is synced only when it is finished, or when it gets a reserve record (the sequences that publishers are allowed to use). A

@@ -72,7 +72,7 @@ pub struct Begin<'a> {
     pub header: Arc<FileHeader>,
     /// The missing sequences, from the next sequence on.
     pub loss: Option<Loss>,
-    /// The files that recovery has mended.
+    /// The files that recovery has repaired.
     pub mended: &'a [Mended],
     /// The greatest reserve of the journal so far; 0 if the journal has none. Later files have at least this reserve.
     pub reserve: u64,

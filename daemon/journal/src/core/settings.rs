@@ -30,7 +30,7 @@ impl Io {
 /// The settings for writing files.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// When written data is made safe.
+    /// The policy for making written data safe from a power cut.
     pub sync: SyncPolicy,
     /// The way in which bytes are written to the disk. Only the threads use this setting.
     pub io: Io,

@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Naps {
     shortest: Duration,
     longest: Duration,
-    /// For how long nothing was published.
+    /// The time for which nothing was published.
     silence: Duration,
     /// If fewer bytes than this were published, they count as nothing.
     little: usize,
@@ -72,7 +72,7 @@ pub(super) struct Drain {
     pub(super) subscriber: Subscriber,
     /// The ring that the journal named last.
     pub(super) ring: [u64; 2],
-    /// The sequence due in the ring.
+    /// The next sequence in the ring.
     pub(super) next: u64,
     /// Control records at the recording's first sequence. The ring delivers these records again, although the journal has them.
     pub(super) known: Vec<ControlRecord>,
@@ -84,7 +84,7 @@ pub(super) struct Drain {
     pub(super) came: usize,
     /// Whether frames are closed as soon as the disk is idle.
     pub(super) is_each: bool,
-    /// When the names of directory and files are checked again.
+    /// The time at which the names of the directory and its files are checked again.
     pub(super) look_at: Duration,
 }
 

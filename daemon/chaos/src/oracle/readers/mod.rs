@@ -22,11 +22,11 @@ struct Cursor<'a> {
     /// The sequence that must be next.
     expected: u64,
     life: Option<usize>,
-    /// The time at which the reader attached or last sought.
+    /// The time at which the reader attached, or made its last seek.
     since: Time,
-    /// Whether the reader has received no event since it attached or sought.
+    /// Whether the reader has received no event since it attached or made its last seek.
     is_first: bool,
-    /// Whether the reader has received neither a message nor a lap since it attached or sought.
+    /// Whether the reader has received neither a message nor a lap since it attached or made its last seek.
     is_new_here: bool,
     /// The publisher of the last message.
     last: Option<u32>,

@@ -104,7 +104,7 @@ public final class Subscriber implements AutoCloseable {
         boolean isHidden;
         boolean watches;
         boolean recordsLatency;
-        /** The value that {@link Joining} gets. */
+        /** The lag at which the reader conflates, in the form that {@link Joining} takes. */
         long conflateBehind = -1;
 
         boolean readsBoard;
