@@ -49,15 +49,15 @@ type Play = dyn Fn(&mut Testee) -> Result<Verdict>;
 pub struct Vector {
     /// The level.
     pub level: u8,
-    /// The name, which no other vector of the level has.
+    /// The name. Each name is used once in a level.
     pub name: String,
-    /// More levels that a testee must have for this vector.
+    /// More levels that a testee must have for this vector (a test case).
     needs: Vec<u8>,
     play: Box<Play>,
 }
 
 impl Vector {
-    /// Whether a testee can play the vector.
+    /// Whether a testee can play the vector (a test case).
     pub fn is_for(&self, hello: &Hello) -> bool {
         [self.level].iter().chain(&self.needs).all(|level| hello.levels.contains(level))
     }
@@ -106,7 +106,7 @@ pub fn vectors(level: u8, effort: Effort) -> Vec<Vector> {
     }
 }
 
-/// Plays all vectors of the levels that a testee has. Returns their number, and the failures as text.
+/// Plays all vectors (test cases) of the levels that a testee has. Returns their number, and the failures as text.
 ///
 /// # Errors
 /// If the testee cannot be started, or ends, or hangs.

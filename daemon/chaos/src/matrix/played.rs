@@ -79,7 +79,7 @@ impl<'a> Scan<'a> {
         match (self.has_daemon(), self.strict[at]) {
             (false, _) => features.insert("files"),
             (true, false) => features.insert("daemon"),
-            // The ring of a mirror is strict.
+            // A mirror has only one ring, even if the first host's channel is strict.
             (true, true) if host == 0 => features.insert("strict"),
             (true, true) => false,
         };

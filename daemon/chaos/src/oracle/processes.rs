@@ -81,7 +81,7 @@ fn check_openings(history: &History, findings: &mut Findings) {
         // A signal is no excuse for a failure. A missing permission to write is no excuse for a reader.
         let is_excuse =
             why.contains("Interrupted system call") || !is_publisher && why.contains("Permission denied");
-        // A publisher must be refused if it opens a tampered channel.
+        // If a publisher opens a tampered channel, a refusal is right.
         if is_excuse || is_damage && !actor.starts_with(TAMPERED) {
             findings.add(5, "open_failed", actor, format!("{kind}: {why}"));
         }
