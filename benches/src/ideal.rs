@@ -1,8 +1,11 @@
-//! The ideal ring: the least that one writer and many readers can do with shared memory, as the bound to compare with. It has one fixed
-//! slot for each message and a sequence word at the slot's front. It has no variable length, no lapping check, no bounds checks of claims,
-//! no index and no takeover. A reader that falls a ring behind reads garbage and hangs, so no program should use it.
+//! The ideal ring: the least work that one writer and many readers can do with shared memory. Other transports are compared with this
+//! bound.
 //!
-//! Its payload copy is the product's own routine, so that only the protocol makes a difference.
+//! - Each message has a slot of fixed size, with a sequence word at its front.
+//! - There is no variable length, no lapping check, no bounds check of claims, no index and no takeover.
+//! - A reader that falls a ring behind reads garbage and hangs, so no program should use this ring.
+//!
+//! The payload is copied by the product's own routine, so that only the protocol makes a difference.
 //!
 //! ```text
 //! slot, a multiple of 64 bytes:   | sequence word | payload words ... |
@@ -16,17 +19,17 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Words of one cache line.
+/// The number of words in a cache line.
 const LINE_WORDS: usize = 8;
 /// The number of payload bytes in a message's first cache line. The line also holds the sequence word.
 const INLINE: usize = (LINE_WORDS - 1) * 8;
 
-/// Sizes of an ideal ring; both ends must use the same.
+/// Sizes of an ideal ring. Both ends must use the same sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Payload bytes of every message.
+    /// The number of payload bytes of every message.
     pub size: usize,
-    /// Slots; a power of two.
+    /// The number of slots, which is a power of two.
     pub slots: usize,
 }
 
@@ -46,7 +49,7 @@ impl Shape {
     }
 }
 
-/// The memory of a ring, and the place of one end in it.
+/// The memory of a ring, and the position of one end.
 #[derive(Debug)]
 struct End {
     cells: Cells,
@@ -62,7 +65,7 @@ impl End {
         Self { cells, shape, copier: Copier::of_this_processor(), next: 1 }
     }
 
-    /// The slot of the next message.
+    /// Returns the slot of the next message.
     #[inline(always)]
     fn slot(&self) -> &[AtomicU64] {
         let words = self.shape.slot_words();
@@ -98,7 +101,7 @@ impl IdealWriter {
         let Self(end) = self;
         assert_eq!(payload.len(), end.shape.size);
         let slot = end.slot();
-        // The line that readers poll is written last and in one burst, as in the product.
+        // As in the product, the cache line that readers poll is written last and in one burst.
         let [sequence, inline @ ..] = slot.first_chunk::<LINE_WORDS>().expect("a slot is whole lines");
         let first = end.copier.store_rest::<INLINE>(&slot[1..], payload);
         copy::store_inline(inline, first);

@@ -363,7 +363,7 @@ fn print_failures(answer: &Answer) {
     }
 }
 
-/// Makes the two hosts for the question about bridges. If this is not possible, prints the reason and returns `None`.
+/// Makes the two hosts for the question about bridges. If the hosts cannot be made, prints the reason and returns `None`.
 fn two_hosts(args: &Args) -> Option<Hosts> {
     let beside = || Ok(std::env::current_exe()?.with_file_name("shmcast"));
     let made = args.shmcast.clone().map_or_else(beside, Ok).and_then(|program: PathBuf| {
@@ -373,7 +373,7 @@ fn two_hosts(args: &Args) -> Option<Hosts> {
     made.inspect_err(|why| eprintln!("SKIPPED bridge: {why:#}")).ok()
 }
 
-/// Returns shmcast's contestants on one host: those that the user named, and the peers. If the user named a peer, only named peers take
+/// Returns shmcast's contestants on one host: those that the user named, and the peers. If the user named peers, only these peers take
 /// part.
 fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The wheel as a release has it: for every CPython from 3.11 on, on every Linux with glibc 2.28 or newer.
+# Builds the wheel of a release: for every CPython from 3.11 on, on every Linux with glibc 2.28 or newer.
 #
 #   client/python/release.sh TOOLS OUT      prints the wheel's path as its last line
 #
-# TOOLS is a venv with maturin, ziglang and auditwheel; $PYTHON an interpreter from 3.11 on, by default the first in $PATH.
+# TOOLS is a venv with maturin, ziglang and auditwheel. $PYTHON is an interpreter from 3.11 on, by default the first one in $PATH.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tools=$1 out=$2

@@ -1,7 +1,7 @@
-//! What does a client in another language cost, compared with Rust's?
+//! What does a client in another language cost, compared with the client in Rust?
 //!
-//! The testees of the conformance suite are the clients. Each testee reads a full ring to which nobody writes, receives live messages, and
-//! publishes into a ring that nobody reads. All testees run on one CPU, one after the other in each lap.
+//! The clients are the testees of the conformance suite. Each testee reads a full ring to which nobody writes, receives live messages, and
+//! publishes into a ring that nobody reads. All testees run on the same CPU, one after the other in each lap.
 
 use crate::rig::stats::median;
 use anyhow::{Context, Result, ensure};
@@ -14,15 +14,15 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes of the rings.
+/// The size of the rings in bytes.
 const RING_BYTES: u64 = 8 << 20;
-/// Payload sizes.
+/// Payload sizes in bytes.
 pub const SIZES: [usize; 3] = [32, 256, 1024];
-/// How often a lap reads the ring.
+/// The number of times that a testee reads the ring in a lap.
 const PASSES: u32 = 20;
-/// Time between two live messages.
+/// The time between two live messages.
 const BEAT: Duration = Duration::from_micros(10);
-/// The time for which testees run before the measurement, because some languages compile at run time.
+/// The time for which testees run before the measurement. Some languages compile code at run time.
 const WARM_UP: Duration = Duration::from_secs(2);
 /// The CPU of the testees. The publisher of live messages runs on CPU 0.
 const CPU: usize = 1;
@@ -36,20 +36,20 @@ pub struct Figure {
     pub size: usize,
     /// The language.
     pub language: String,
-    /// Nanoseconds per message, or of the latency's median.
+    /// Nanoseconds per message. For latency, this is the median.
     pub ns: f64,
-    /// Ratio to the first language.
+    /// The ratio to the figure of the first language.
     pub ratio: f64,
 }
 
-/// How much is measured.
+/// The size of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Laps.
+    /// The number of laps.
     pub laps: usize,
-    /// Messages of a lap, for live and publish.
+    /// The number of messages in a lap, for live messages and for publishing.
     pub messages: usize,
-    /// Without warming up, to see that it runs.
+    /// Whether to skip the warm-up, to check only that everything runs.
     pub quick: bool,
 }
 
@@ -84,8 +84,7 @@ fn publisher(dir: &Path, name: &str) -> Result<Publisher> {
     Ok(builder.prepare(Preparation { prefault: true, ..Preparation::NONE }).open()?)
 }
 
-/// Calls `once` for each testee in turn. A lap is one call for every testee, and there are several laps. `once` returns the cost in one
-/// lap.
+/// Calls `once` for every testee in each of several laps. `once` returns the testee's cost in this lap.
 fn laps(
     testees: &mut [Testee],
     effort: Effort,
@@ -116,7 +115,7 @@ fn laps(
     Ok(())
 }
 
-/// Makes a testee do something that succeeds or fails.
+/// Sends a testee a request that only succeeds or fails. Its failure is an error.
 fn done(testee: &mut Testee, request: &str) -> Result<()> {
     let answer = testee.ask(request)?;
     ensure!(answer == Answer::done(), "{}: to {request} it answers {answer:?}", testee.hello.testee);
@@ -169,7 +168,7 @@ fn publish(
 ) -> Result<()> {
     let readers = testees.iter().position(|testee| !testee.hello.levels.contains(&7));
     let place = dir.display();
-    // Testees that cannot publish are last.
+    // The testees that cannot publish are at the end of the list.
     let count = readers.unwrap_or(testees.len());
     let testees = &mut testees[..count];
     for (i, testee) in testees.iter_mut().enumerate() {
@@ -203,7 +202,7 @@ fn live(
     let open = format!(r#"{{"do":"open","dir":"{place}","channel":"{channel}","start":"latest"}}"#);
     let request = format!(r#"{{"do":"live","messages":{}}}"#, effort.messages);
     laps(testees, effort, ("live p50", size), figures, |testee| {
-        // Each begins with the next message.
+        // Each testee begins with the next message.
         done(testee, &open)?;
         testee.tell(&request)?;
         let (began, mut sent) = (Instant::now(), 0_u32);

@@ -1,7 +1,7 @@
 //! What does it cost to send to another host?
 //!
-//! A channel is published on one host, sent by `shmcast bridge`, and read on the other host. In the same laps and over the same wire, the
-//! question measures bare UDP datagrams and Aeron. The hosts are network namespaces of this machine.
+//! A channel is published on one host, sent by `shmcast bridge`, and read on the other host. For comparison, the question measures bare UDP
+//! datagrams and Aeron over the same wire, in the same laps. The hosts are network namespaces of this machine.
 
 use super::rounds::ask;
 use super::table::{Figures, Sheet, Unit};
@@ -20,11 +20,11 @@ use anyhow::Result;
 
 /// The title of the answer's table.
 const TITLE: &str = "From host to host over a virtual wire; times are in us from the send";
-/// Payload sizes of the one-way cases.
+/// Payload sizes of the one-way cases, in bytes.
 pub const SIZES: [usize; 2] = [64, 256];
-/// A payload size in bytes at which one message nearly fills a packet, in the plain format and in the native format.
+/// A payload size in bytes. In the plain format and in the native format, one such message nearly fills a packet.
 const PACKET: usize = 1_320;
-/// The size of the ring in bytes. It limits how many messages are on their way, so that they do not overflow a socket's buffer.
+/// The size of the ring in bytes. It limits the messages on their way, so that they do not overflow a socket's buffer.
 const RING_BYTES: u64 = 4 << 20;
 
 /// Plays the rounds, and returns the answer. Of the `peers`, only those that can send between hosts take part.
@@ -36,7 +36,7 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64, peers: 
     let aeron: Vec<_> = aeron.filter(|(name, _)| is_there(name, peers)).collect();
     let base = |transport: &str, wait, size| {
         let contestant = Contestant::new(transport, wait);
-        // A reader that only looks at the ring leaves the receiving thread's CPU alone.
+        // If a reader only reads the ring, the receiving thread has its CPU for itself.
         let only_looks = BridgeMode::of(&contestant).is_some_and(|mode| mode.to_ring);
         Spec {
             ring_bytes: RING_BYTES,
@@ -77,7 +77,7 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64, peers: 
     let aeron: Vec<_> = aeron.into_iter().map(|(name, _)| (name, Wait::Burst)).collect();
     let who = [&who[..], &aeron].concat();
     for size in [64, PACKET] {
-        // The rig checks each byte, and holds the sender back.
+        // The rig checks each byte, which slows the sender down.
         let (warmup, many) = if size == PACKET { (warmup / 10, many / 5) } else { (warmup, many) };
         let spec = |&(name, wait): &(&str, Wait)| Spec {
             warmup,
@@ -91,7 +91,7 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64, peers: 
     ask(stage, "bridge", &cases)
 }
 
-/// Whether a peer is available. If not, prints how to make it available.
+/// Whether a peer is available. If it is not, prints how to make it available.
 fn is_there(name: &str, peers: &[&str]) -> bool {
     let is_there = peers.contains(&name);
     if !is_there {
@@ -100,7 +100,7 @@ fn is_there(name: &str, peers: &[&str]) -> bool {
     is_there
 }
 
-/// Every way for the receiving thread to wait.
+/// Returns a contestant for every way in which the receiving thread can wait.
 fn waits(stage: &Stage, hosts: &Hosts, base: impl Fn(&str, Wait, usize) -> Spec) -> Case {
     let mut who = vec![
         (BRIDGE_DEFAULT, Wait::Block),
@@ -148,7 +148,8 @@ pub fn sheet(answer: &Answer) -> Sheet {
     Sheet::of(answer, TITLE, ("case", figures), Unit::Us, figures_of)
 }
 
-/// Returns the cells of one contestant. A paced case has latencies and no rate. A case back to back has a rate and no latencies.
+/// Returns the cells of one contestant. In a paced case it has latencies but no rate. In a case with messages back to back, it has a rate
+/// but no latencies.
 fn figures_of(f: &Figures<'_>) -> [String; 17] {
     let rounds = f.answer.comparable(f.case, f.who);
     let paced = rounds.iter().any(|(_, o)| o.spec.interval_ns > 0);

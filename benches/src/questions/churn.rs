@@ -1,7 +1,6 @@
 //! How do receivers that come, leave and die affect the publisher and the receivers that stay?
 //!
-//! Ten receivers stay for the whole round, and every message must reach each of them. Meanwhile visitors join, and leave
-//! or are killed.
+//! Ten receivers stay for the whole round, and must get every message. Meanwhile visitors join, and leave or are killed.
 
 use super::rounds::{ask, contestants};
 use super::table::{Sheet, Unit};
@@ -15,7 +14,7 @@ const STAYING: usize = 10;
 /// The title of the answer's table.
 const TITLE: &str = "Ten receivers stay, others come, leave and die; 256 B each 0.5 ms; times are in us";
 
-/// A visitor each 50 ms, of whom a few are there at a time.
+/// A new visitor comes every 50 ms. A few visitors are there at the same time.
 const CHURN: Churn = Churn { every_ns: 50_000_000, stay_ns: 200_000_000 };
 const QUICK: Churn = Churn { every_ns: 20_000_000, stay_ns: 60_000_000 };
 

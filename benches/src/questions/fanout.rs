@@ -1,7 +1,7 @@
 //! What do many receivers cost?
 //!
-//! There are 1 to 100 receiver processes, bound to no CPU, and one message of 256 bytes each millisecond. The question
-//! measures the publisher's time inside a send, and the latency to the last receiver.
+//! There are 1 to 100 receiver processes that are bound to no CPU. One message of 256 bytes is sent each millisecond. The question measures
+//! the duration of a send, and the latency to the last receiver.
 
 use super::oversubscribed::cpus;
 use super::rounds::ask;
@@ -14,11 +14,11 @@ use anyhow::Result;
 /// The title of the answer's table.
 const TITLE: &str = "256 B each ms, no process bound to a CPU; times are in us, inside the send and from it to the last receiver";
 
-/// Numbers of receivers.
+/// The numbers of receivers.
 pub const RECEIVERS: [usize; 5] = [1, 10, 20, 50, 100];
 
-/// Returns every transport that this program knows. Receivers that never yield their CPU take part only if there are enough CPUs: one for
-/// each receiver, and one for the publisher.
+/// Returns every transport that this program knows. A transport whose receivers never yield their CPU takes part only if there is a CPU for
+/// each receiver and for the publisher.
 fn contestants(receivers: usize) -> Vec<Contestant> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let busy = receivers < cpus;

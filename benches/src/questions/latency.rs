@@ -1,7 +1,6 @@
 //! How long does one message take from one core to another?
 //!
-//! There is one receiver. Publisher and receiver are bound to cores of their own, and there is one message each
-//! 10 us.
+//! There is one receiver. The publisher and the receiver are bound to separate cores. One message is sent every 10 us.
 
 use super::rounds::{ask, busy_rings};
 use super::table::{Sheet, Unit};
@@ -14,15 +13,15 @@ use anyhow::Result;
 /// The title of the answer's table.
 const TITLE: &str = "One way to one receiver, both ends bound to a CPU, one message each 10 us; times are in ns from the intended send";
 
-/// Payload sizes; 1400 is what fits an Ethernet frame.
+/// Payload sizes in bytes. A message of 1400 bytes fits into an Ethernet frame.
 pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
 
 /// The case with enough messages for the 99.999th percentile. The kernel's UDP also takes part in this case.
 pub const LONG: &str = "256 B beside UDP";
-/// The messages.
+/// The number of messages in this case.
 const LONG_MESSAGES: u64 = 1_000_000;
 
-/// Plays the rounds, and returns the answer. The contestants in `extra` are compared with shmcast and the ideal ring.
+/// Plays the rounds, and returns the answer. The contestants in `extra` also take part.
 ///
 /// # Errors
 /// When a round cannot be started.
@@ -49,7 +48,7 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
     ask(stage, "latency", &cases)
 }
 
-/// Makes the table of percentiles by size and transport. Times count from the intended send, in nanoseconds.
+/// Makes the table of percentiles by size and transport. A time is measured from the intended send, in nanoseconds.
 pub fn sheet(answer: &Answer) -> Sheet {
     let figures = [
         "mean",

@@ -1,4 +1,4 @@
-//! The questions. Each has a list of rounds to play, and makes a table of the answer.
+//! The questions. Each has a list of rounds, and makes a table of the answer.
 
 use crate::rig::plan::Answer;
 
@@ -16,7 +16,7 @@ pub mod soak;
 pub mod table;
 pub mod throughput;
 
-/// The answer's table, if the question is one of these.
+/// Returns the table of the answer. Returns `None` if no question here has this name.
 pub fn sheet(answer: &Answer) -> Option<table::Sheet> {
     let sheet = match answer.question.as_str() {
         "latency" => latency::sheet,

@@ -1,8 +1,8 @@
-//! What does each way of waiting cost, and what does it give? One case has a single receiver with its own CPU, and other cases have far
-//! more receivers than CPUs.
+//! What does each way of waiting cost, and how fast is it? In one case, a single receiver has its own CPU. In the other cases, there are
+//! far more receivers than CPUs.
 //!
-//! There is one message of 256 bytes each millisecond. The question measures the latency to the last receiver, the CPU
-//! time and the context switches.
+//! One message of 256 bytes is sent each millisecond. The question measures the latency to the last receiver, the CPU time and the context
+//! switches.
 
 use super::rounds::{ask, contestants};
 use super::table::{Sheet, Unit};
@@ -16,7 +16,7 @@ use anyhow::Result;
 const TITLE: &str =
     "Ways to wait, 256 B each ms; times are in us, inside the send and from it to the last receiver";
 
-/// Numbers of receivers in the cases without binding.
+/// The numbers of receivers in the cases without binding.
 pub const RECEIVERS: [usize; 3] = [4, 16, 50];
 
 const WAITS: [(&str, Wait); 11] = [
@@ -59,13 +59,13 @@ pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], messages: u
     ask(stage, "oversubscribed", &cases)
 }
 
-/// A receiver's CPU time a message, in ns.
+/// Returns a receiver's CPU time per message, in ns.
 pub fn cpu_ns(outcome: &Outcome) -> f64 {
     let usage = &outcome.received.usage;
     (usage.user_ns + usage.system_ns) as f64 / outcome.expected.max(1) as f64
 }
 
-/// A receiver's context switches a message.
+/// Returns a receiver's context switches per message.
 pub fn switches(outcome: &Outcome) -> f64 {
     let usage = &outcome.received.usage;
     (usage.voluntary_switches + usage.involuntary_switches) as f64 / outcome.expected.max(1) as f64
@@ -101,7 +101,7 @@ pub fn sheet(answer: &Answer) -> Sheet {
     })
 }
 
-/// CPUs kept busy by all receivers and the publisher together.
+/// Returns the number of CPUs that all receivers and the publisher together keep busy.
 pub fn cpus(outcome: &Outcome) -> f64 {
     let used = outcome.received.usage.sum(&outcome.published.usage);
     (used.user_ns + used.system_ns) as f64 / used.wall_ns.max(1) as f64

@@ -10,8 +10,8 @@ pub(crate) fn busy_rings() -> Vec<Contestant> {
     [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, IDEAL].map(|ring| Contestant::new(ring, Wait::Spin)).into()
 }
 
-/// Returns the named transports, each with the ways to wait that it supports. Adds `extra`. A parked reader takes part only if a daemon can
-/// wake it.
+/// Returns contestants: each named transport with each way to wait that it supports, and `extra`. A parked reader takes part only if a
+/// daemon can wake it.
 pub(crate) fn contestants(stage: &Stage, who: &[(&str, Wait)], extra: &[Contestant]) -> Vec<Contestant> {
     let can_take_part = |(transport, wait): &&(&str, Wait)| {
         let can = *wait != Wait::Park || stage.daemon.is_some();

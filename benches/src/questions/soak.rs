@@ -15,10 +15,10 @@ use std::time::Duration;
 /// The title of the answer's table.
 const TITLE: &str = "One channel for as long as asked, 256 B; times are in us from the intended send; memory is from first to last";
 
-/// The number of windows of a soak. There are fewer if a window would be shorter than a tenth of a second.
+/// The number of windows of time in a soak. There are fewer if a window would be shorter than a tenth of a second.
 const WINDOWS: u32 = 60;
 
-/// Plays one round of about `duration` for each number of receivers, and returns the answer.
+/// Plays one round of about `duration` for each number of receivers. Returns the answer.
 ///
 /// # Errors
 /// When a round cannot be started.
@@ -44,9 +44,9 @@ pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], duration: D
     ask(&stage, "soak", &receivers.iter().map(case).collect::<Vec<_>>())
 }
 
-/// Returns how a figure changed during the soak: its median in the last quarter of the windows, divided by its median in the first quarter.
+/// Returns how a figure changed during the soak: its median in the last quarter of the windows, divided by that in the first quarter.
 pub fn drift(series: &[Moment], figure: fn(&Moment) -> u64) -> Option<f64> {
-    // The last window may be cut short.
+    // The last window can be shorter than the others.
     let values: Vec<f64> = series.iter().map(|moment| figure(moment) as f64).collect();
     let quarter = values.len() / 4;
     let early = crate::rig::stats::median(values[..quarter].iter().copied())?;
@@ -54,7 +54,7 @@ pub fn drift(series: &[Moment], figure: fn(&Moment) -> u64) -> Option<f64> {
     (early > 0.0).then(|| late / early)
 }
 
-/// Totals, drift and memory of each soak.
+/// Makes the table of totals, drift and memory of each soak.
 pub fn sheet(answer: &Answer) -> Sheet {
     let figures = [
         "messages",
@@ -82,7 +82,7 @@ pub fn sheet(answer: &Answer) -> Sheet {
     sheet
 }
 
-/// One soak's cells.
+/// Returns the cells of one soak.
 fn figures_of(f: &Figures<'_>, o: &Outcome) -> [String; 12] {
     let time = |ns: u64| f.unit.show(ns as f64);
     let late_over_early = |figure| table::or_dash(drift(&o.series, figure), 2);
@@ -107,7 +107,7 @@ fn longest(o: &Outcome) -> Option<u64> {
     both.map(|(_, length)| *length).max()
 }
 
-/// First and last known value.
+/// Returns the first and the last known value.
 fn range(o: &Outcome, figure: fn(&Moment) -> u64) -> String {
     let known: Vec<u64> = o.series.iter().map(figure).filter(|kib| *kib > 0).collect();
     match (known.first(), known.last()) {

@@ -1,5 +1,4 @@
-//! Tables of answers. This module prints them on a terminal, and the report shows them on pages. All times of one table
-//! have the same unit.
+//! Tables of answers, for a terminal and for the report's pages. All times of one table have the same unit.
 
 use crate::rig::plan::Answer;
 use crate::rig::round::Outcome;
@@ -26,7 +25,7 @@ impl Unit {
         }
     }
 
-    /// A time without its unit, such as `16,600` or `1,643.50`.
+    /// Formats a time without its unit, such as `16,600` or `1,643.50`.
     pub fn show(self, ns: f64) -> String {
         match self {
             Self::Ns => grouped(ns, 0),
@@ -35,7 +34,7 @@ impl Unit {
     }
 }
 
-/// Formats a number that is not negative, with this many decimals, and with a comma between groups of three digits.
+/// Formats a number that is not negative, with this many decimals, and with commas between groups of three digits.
 pub fn grouped(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
@@ -49,15 +48,15 @@ pub fn grouped(value: f64, decimals: usize) -> String {
     out + rest
 }
 
-/// A table that can be shown on a terminal or on a page. Its first column names the case, its second the transport. The
-/// other columns hold figures.
+/// A table for a terminal or a page. The first column names the case, and the second column names the transport. The other columns have
+/// figures.
 #[derive(Debug, Clone)]
 pub struct Sheet {
-    /// One sentence: what was measured, and the unit of the times.
+    /// One sentence that says what was measured, and the unit of the times.
     pub title: String,
     /// Column titles.
     pub header: Vec<String>,
-    /// Rows of as many cells.
+    /// The rows. Each has as many cells as there are titles.
     pub rows: Vec<Row>,
 }
 
@@ -77,7 +76,7 @@ impl Sheet {
         Self { title: title.into(), header, rows: Vec::new() }
     }
 
-    /// Makes a sheet of `answer`. It has a row for each case and contestant, in the order in which they first played.
+    /// Makes a sheet of `answer`. Each case and contestant has a row, in the order of their first rounds.
     pub fn of<const N: usize>(
         answer: &Answer,
         title: &str,
@@ -115,7 +114,7 @@ impl fmt::Display for Sheet {
     }
 }
 
-/// The figures of one contestant in one case, as text. A figure that no round has is `-`.
+/// The figures of one contestant in one case, as text. If no round has a figure, the text is `-`.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures<'a> {
     /// The answer with the rounds.
@@ -129,23 +128,22 @@ pub struct Figures<'a> {
 }
 
 impl Figures<'_> {
-    /// The median over comparable rounds of a time in ns.
+    /// Returns the median of a time in ns over the comparable rounds.
     pub fn time(&self, of: impl Fn(&Outcome) -> f64) -> String {
         self.answer.median(self.case, self.who, of).map_or("-".into(), |ns| self.unit.show(ns))
     }
 
-    /// The median over comparable rounds of a number.
+    /// Returns the median of a number over the comparable rounds.
     pub fn number(&self, decimals: usize, of: impl Fn(&Outcome) -> f64) -> String {
         or_dash(self.answer.median(self.case, self.who, of), decimals)
     }
 
-    /// The contestant of this case that `is` picks.
+    /// Returns the contestant of this case for which `is` returns true.
     pub fn find(&self, is: impl Fn(&Contestant) -> bool) -> Option<Contestant> {
         self.answer.contestants(self.case).into_iter().find(is)
     }
 
-    /// Compares this contestant's figure with the figure of `other`. Computes the ratio of the two figures in each lap, and returns the
-    /// median of these ratios.
+    /// Divides this contestant's figure by the figure of `other`, in each lap. Returns the median of these ratios.
     pub fn ratio(&self, other: Option<&Contestant>, of: impl Fn(&Outcome) -> f64) -> String {
         or_dash(other.and_then(|other| self.answer.ratio(self.case, (self.who, other), of)), 2)
     }
@@ -166,8 +164,7 @@ impl Figures<'_> {
         if text.is_empty() { "0".into() } else { text.join(", ") }
     }
 
-    /// Returns the number of rounds from which a figure comes, and the CPU placement of these rounds. Adds `!` if the machine was never
-    /// quiet.
+    /// Returns the number of rounds behind a figure, and their CPU placement. Adds `!` if the machine was never quiet.
     pub fn rounds(&self) -> String {
         let count = self.answer.comparable(self.case, self.who).len();
         if self.answer.quick {
@@ -181,7 +178,7 @@ impl Figures<'_> {
     }
 }
 
-/// A number with so many decimals, or `-`.
+/// Formats a number with this many decimals. Returns `-` for `None`.
 pub fn or_dash(value: Option<f64>, decimals: usize) -> String {
     value.map_or("-".into(), |value| format!("{value:.decimals$}"))
 }

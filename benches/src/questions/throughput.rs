@@ -1,7 +1,7 @@
 //! How many messages a second are possible without loss?
 //!
-//! There is one receiver. Publisher and receiver are bound to cores of their own, and the publisher sends back to back. If a ring would
-//! lose messages, the rig's gate makes its publisher wait. `shmcast-gate` uses a gate of its own channel instead.
+//! There is one receiver. The publisher and the receiver are bound to separate cores. The publisher sends back to back. Before a ring would
+//! lose messages, the rig's gate makes the publisher wait. `shmcast-gate` uses a gate of its channel instead.
 
 use super::rounds::{ask, busy_rings};
 use super::table::{Sheet, Unit};
@@ -13,14 +13,14 @@ use anyhow::Result;
 /// The title of the answer's table.
 const TITLE: &str = "Back to back to one receiver, both ends bound to a CPU, nothing lost; rates are in millions of messages a second";
 
-/// The size of the ring in bytes. It is larger than the caches of one core, because this makes every ring here faster: the writer then gets
-/// old lines from the cache that both cores share, and not from the reader's own cache.
+/// The size of the ring in bytes. It is larger than the caches of one core, which makes every ring here faster: the writer then gets old
+/// lines from the cache that both cores share, and not from the reader's own cache.
 const RING_BYTES: u64 = 8 << 20;
 
-/// Payload sizes.
+/// Payload sizes in bytes.
 pub const SIZES: [usize; 3] = [32, 256, 1024];
 
-/// Plays the rounds, and returns the answer. The contestants in `extra` are compared with shmcast and the ideal ring.
+/// Plays the rounds, and returns the answer. The contestants in `extra` also take part.
 ///
 /// # Errors
 /// When a round cannot be started.
@@ -42,7 +42,7 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
     ask(stage, "throughput", &sizes.iter().map(case).collect::<Vec<_>>())
 }
 
-/// Rates by size and transport.
+/// Makes the table of rates by size and transport.
 pub fn sheet(answer: &Answer) -> Sheet {
     let figures = ["M msg/s", "GB/s", "rate/ideal", "lost", "rounds"];
     Sheet::of(answer, TITLE, ("payload", figures), Unit::Ns, |f| {

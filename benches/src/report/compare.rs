@@ -1,5 +1,5 @@
-//! Compares two sets of answers, figure by figure, to find what became slower. A change counts only if it exceeds the noise
-//! of the rounds: every round of one set lies beyond every round of the other, and the medians differ by more than 3 %.
+//! Compares two sets of answers, figure by figure, to find what became slower. A change counts only if it is larger than the noise: every
+//! round of one set must be better than every round of the other, and the medians must differ by more than 3 %.
 //!
 //! If the ideal ring took part, the comparison uses each figure's ratio to the ideal ring in the same lap, because the speed of a machine
 //! changes over time.
@@ -17,25 +17,24 @@ use serde::Serialize;
 use std::fmt;
 use std::path::Path;
 
-/// Least relative difference of the medians.
+/// The least relative difference between medians that counts as a change.
 const LEAST: f64 = 0.03;
-/// A figure is compared only if each of the two sets has at least this number of rounds with it. With two rounds, noise alone would often
-/// look like a change.
+/// The least number of rounds that each set must have for a figure. With two rounds, noise alone would often look like a change.
 const ROUNDS: usize = 3;
 
 /// The change of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Better beyond the noise.
+    /// The figure is better, by more than the noise.
     Better,
-    /// Within the noise.
+    /// The change is within the noise.
     Same,
-    /// Worse beyond the noise.
+    /// The figure is worse, by more than the noise.
     Worse,
 }
 
-/// One figure then and now.
+/// One figure in the old set and in the new set.
 #[derive(Debug, Clone, Serialize)]
 pub struct Change {
     /// The question.
@@ -48,11 +47,11 @@ pub struct Change {
     pub figure: String,
     /// The unit of the figure.
     pub unit: String,
-    /// Whether both are ratios to the ideal ring.
+    /// Whether `old` and `new` are ratios to the ideal ring.
     pub over_ideal: bool,
-    /// Median, least and most then.
+    /// Median, least and greatest value in the old set.
     pub old: [f64; 3],
-    /// Median, least and most now.
+    /// Median, least and greatest value in the new set.
     pub new: [f64; 3],
     /// The verdict.
     pub verdict: Verdict,
@@ -61,7 +60,7 @@ pub struct Change {
 /// The changes, and the cases that could not be compared.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
-    /// Figure by figure.
+    /// The changes of all figures.
     pub changes: Vec<Change>,
     /// The cases that could not be compared, with the reason.
     pub skipped: Vec<String>,
@@ -86,7 +85,7 @@ pub fn compare(old: &Path, new: &Path) -> Result<Comparison> {
 }
 
 impl Comparison {
-    /// Returns the number of shmcast's figures that became worse. Other transports are shown, but not counted.
+    /// Returns the number of shmcast's figures that became worse. Other transports do not count.
     pub fn worse(&self) -> usize {
         let ours = |change: &&Change| change.contestant.split('/').next().is_some_and(is_shmcast);
         self.changes.iter().filter(ours).filter(|change| change.verdict == Verdict::Worse).count()
@@ -127,7 +126,7 @@ impl Comparison {
     /// Adds one contestant's figures. Returns the number of figures with too few rounds.
     fn add_contestant(&mut self, (old, new): (&Answer, &Answer), case: &str, who: &Contestant) -> usize {
         let mut few = 0;
-        // Figures that differ only by our calls are the same figure of another contestant.
+        // A figure with other calls of shmcast is a figure of another contestant.
         for figure in FIGURES.iter().filter(|f| f.question == new.question && f.by == SHMCAST) {
             let over_ideal =
                 is_shmcast(who.transport_name()) && has_ideal(old, case, who) && has_ideal(new, case, who);
@@ -164,7 +163,7 @@ fn has_ideal(answer: &Answer, case: &str, who: &Contestant) -> bool {
     answer.contestants(case).contains(&Contestant::new(IDEAL, who.wait))
 }
 
-/// Median, least and most of values that are not empty.
+/// Returns the median, least and greatest of the values, which must not be empty.
 fn summary(values: &[f64]) -> [f64; 3] {
     let middle = median(values.iter().copied()).unwrap_or(0.0);
     [middle, values.iter().copied().fold(f64::INFINITY, f64::min), values.iter().copied().fold(0.0, f64::max)]

@@ -1,4 +1,4 @@
-//! The conclusion of the report: one paragraph and one picture. Both are computed from the answers.
+//! The conclusion of the report: one paragraph and one picture, which are computed from the answers.
 
 use super::contests::{Contest, Standing, contests, times};
 use super::svg::{Group, Span, gains};
@@ -12,7 +12,7 @@ pub const PICTURE: &str = "How many times better shmcast is than the best other 
 one case, and its line spans all laps; cases stand in the order of the tables. Green is ahead in every lap, red is behind in every \
 lap, brown is open because the laps disagree, grey is level. A hollow dot stands for too few laps.";
 
-/// The paragraph, as plain text.
+/// Returns the paragraph as plain text.
 pub fn paragraph(answers: &[(String, Answer)]) -> String {
     if answers.iter().any(|(_, answer)| answer.quick) {
         return "Some of this was asked with --quick, which checks delivery only: nothing can be concluded from its times \
@@ -29,7 +29,7 @@ pub fn paragraph(answers: &[(String, Answer)]) -> String {
     sentences.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// The picture, as SVG, if there is anything to compare.
+/// Returns the picture as SVG. Returns `None` if there is nothing to compare.
 pub fn picture(answers: &[(String, Answer)]) -> Option<String> {
     let mut groups: Vec<Group> = Vec::new();
     for contest in answers.iter().flat_map(|(_, answer)| contests(answer)) {
@@ -54,7 +54,7 @@ fn find<'a>(answers: &'a [(String, Answer)], question: &str) -> Option<&'a Answe
     answers.iter().map(|(_, answer)| answer).find(|answer| answer.question == question)
 }
 
-/// The case of one size of payload, or the first one.
+/// Returns the case `name`, or the first case if no case has this name.
 fn case_of(answer: &Answer, name: &str) -> Option<String> {
     let cases = answer.cases();
     cases.iter().find(|case| *case == name).or(cases.first()).cloned()
@@ -99,7 +99,7 @@ fn bridge(answer: Option<&Answer>) -> Option<String> {
     ))
 }
 
-/// How many figures are better and worse, and which is worst.
+/// Describes how many figures are better or worse, and which figure is worst.
 fn verdicts(answers: &[(String, Answer)]) -> Option<String> {
     let all: Vec<Contest> = answers.iter().flat_map(|(_, answer)| contests(answer)).collect();
     let contested: Vec<&Contest> = all.iter().filter(|c| c.standing != Standing::Alone).collect();

@@ -1,5 +1,5 @@
-//! Each figure that a question is asked for, beside that of the best other transport, and the verdict with its spread.
-//! The ideal ring is a bound and no product, so it does not count as another transport.
+//! Compares each figure of a question with that of the best other transport. Gives the verdict and its spread. The ideal ring is a bound
+//! and not a product, so it does not count as another transport.
 
 use crate::questions::oversubscribed::cpu_ns;
 use crate::questions::table::{Unit, or_dash};
@@ -11,14 +11,14 @@ use crate::rig::spec::{Contestant, Wait};
 /// The kind of a figure, and its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// A time, of which less is better.
+    /// A time. Less is better.
     Time(Unit),
-    /// Messages a second, of which more is better. Shown in millions.
+    /// A rate in messages a second, which is shown in millions. More is better.
     Rate,
 }
 
 impl Measure {
-    /// The unit in which [`show`](Self::show) writes.
+    /// Returns the unit in which [`show`](Self::show) writes values.
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Time(unit) => unit.symbol(),
@@ -26,7 +26,7 @@ impl Measure {
         }
     }
 
-    /// A value without its unit.
+    /// Formats a value without its unit.
     pub fn show(self, value: f64) -> String {
         match self {
             Self::Time(unit) => unit.show(value),
@@ -34,23 +34,23 @@ impl Measure {
         }
     }
 
-    /// How many times better `ours` is than `theirs`.
+    /// Returns how many times better `ours` is than `theirs`.
     fn gain(self, ours: f64, theirs: f64) -> Option<f64> {
         let (above, below) = if self == Self::Rate { (ours, theirs) } else { (theirs, ours) };
         (above > 0.0 && below > 0.0).then(|| above / below)
     }
 }
 
-/// A figure, and how our receivers wait when it is taken. The way to wait is fixed here; the result does not choose it.
+/// A figure, and the way to wait that our receivers use for this figure. The way is fixed, and does not depend on the result.
 #[derive(Debug, Clone, Copy)]
 pub struct Figure {
-    /// The question to which it belongs.
+    /// The question that has this figure.
     pub question: &'static str,
     /// The name.
     pub name: &'static str,
-    /// By which calls of ours it is taken: a transport's name.
+    /// The transport with our calls for this figure.
     pub by: &'static str,
-    /// How our receivers wait.
+    /// The way in which our receivers wait.
     pub ours: Wait,
     /// The kind and unit.
     pub measure: Measure,
@@ -72,7 +72,7 @@ const fn rate(name: &'static str, by: &'static str, ours: Wait) -> Figure {
     Figure { question: "throughput", name, by, ours, measure: Measure::Rate, of: |o| o.rate }
 }
 
-/// All figures that are compared. A plain figure is that of a program that calls `publish` and `try_recv_into` for each message.
+/// All figures that are compared. A figure is called plain if the program calls `publish` and `try_recv_into` for each message.
 pub const FIGURES: [Figure; 13] = [
     time("latency", "p50", Wait::Spin, Unit::Ns, |o| o.response.p50 as f64),
     time("latency", "p99", Wait::Spin, Unit::Ns, |o| o.response.p99 as f64),
@@ -95,25 +95,25 @@ pub const FIGURES: [Figure; 13] = [
 /// The verdict on one figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Ours is better in every lap.
+    /// Our figure is better in every lap.
     Ahead,
-    /// In every lap the two are at most 5 % apart.
+    /// In every lap, our figure and the best other figure differ by at most 5 %.
     Level,
     /// The laps disagree.
     Open,
-    /// Ours is worse in every lap.
+    /// Our figure is worse in every lap.
     Behind,
-    /// There are fewer than two laps in which both took part undisturbed.
+    /// In fewer than two laps, both transports took part undisturbed.
     TooFew,
     /// No other transport took part.
     Alone,
 }
 
-/// Gains up to here, and losses down to its inverse, are level.
+/// A gain of at most this factor counts as level, and so does a loss of at most this factor.
 const LEVEL: f64 = 1.05;
 
 impl Standing {
-    /// The name as it is printed.
+    /// Returns the name as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ahead => "ahead",
@@ -125,7 +125,7 @@ impl Standing {
         }
     }
 
-    /// The class of the verdict's colour in the page's style sheet.
+    /// Returns the class of the verdict's colour in the style sheet.
     pub const fn class(self) -> &'static str {
         match self {
             Self::Ahead => "v-ahead",
@@ -136,7 +136,7 @@ impl Standing {
         }
     }
 
-    /// From the gains, one a lap.
+    /// Returns the verdict for these gains, one for each lap.
     fn of(gains: &[f64]) -> Self {
         match gains {
             [] | [_] => Self::TooFew,
@@ -159,9 +159,9 @@ pub struct Contest {
     pub ours: f64,
     /// The best other transport and its median, if any took part.
     pub best: Option<(String, f64)>,
-    /// How many times better ours is than the best other, one for each lap in which both took part.
+    /// Our gains over the best other transport, as factors: one for each lap in which both took part.
     pub gains: Vec<f64>,
-    /// Median over laps of ours over the ideal ring's.
+    /// The median over laps of the ratio of our figure to that of the ideal ring.
     pub over_ideal: Option<f64>,
     /// The verdict.
     pub standing: Standing,
@@ -170,18 +170,18 @@ pub struct Contest {
 }
 
 impl Contest {
-    /// Median gain over the laps. For an even number of laps it is the geometric mean of the two in the middle.
+    /// Returns the median gain over the laps. For an even number of laps, it is the geometric mean of the two middle gains.
     pub fn gain(&self) -> Option<f64> {
         middle(&self.gains)
     }
 
-    /// Smallest and largest gain of a lap, if there are two laps or more.
+    /// Returns the smallest and the largest gain of a lap, if there are at least two laps.
     pub fn spread(&self) -> Option<(f64, f64)> {
         let ends = |(low, high): (f64, f64), gain: &f64| (low.min(*gain), high.max(*gain));
         (self.gains.len() > 1).then(|| self.gains.iter().fold((f64::INFINITY, 0.0), ends))
     }
 
-    /// The cells of its row, under [`HEADER`].
+    /// Returns the cells of the row, under [`HEADER`].
     pub fn cells(&self) -> [String; HEADER.len()] {
         let show = |value| self.figure.measure.show(value);
         let (who, value) =
@@ -216,7 +216,7 @@ pub const HEADER: [&str; 9] = [
     "shmcast/ideal",
 ];
 
-/// The median of gains, none of which is 0. It is as far from 1 for a gain as for a loss of the same factor.
+/// Returns the median of gains that are not 0. A gain and a loss by the same factor are equally far from 1.
 fn middle(gains: &[f64]) -> Option<f64> {
     let mut sorted = gains.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -225,7 +225,7 @@ fn middle(gains: &[f64]) -> Option<f64> {
     Some(if sorted.len().is_multiple_of(2) { (sorted[half - 1] * upper).sqrt() } else { upper })
 }
 
-/// A gain as text, with three digits or so.
+/// Formats a gain with about three digits.
 pub fn times(gain: f64) -> String {
     match gain {
         100.0.. => format!("{gain:.0}"),
@@ -235,7 +235,7 @@ pub fn times(gain: f64) -> String {
     }
 }
 
-/// All contests of an answer.
+/// Returns all contests of an answer.
 pub fn contests(answer: &Answer) -> Vec<Contest> {
     let figures = FIGURES.iter().filter(|figure| figure.question == answer.question);
     let of_case =
@@ -269,7 +269,7 @@ fn contest(answer: &Answer, case: &str, figure: Figure) -> Option<Contest> {
     })
 }
 
-/// How many times better `us` is than `them`, one for each lap in which both have a figure.
+/// Returns how many times better `us` is than `them`, once for each lap in which both have a figure.
 fn gains(answer: &Answer, case: &str, (us, them): (&Contestant, &Contestant), figure: Figure) -> Vec<f64> {
     let ratios = answer.ratios(case, (us, them), figure.of);
     ratios.into_iter().filter_map(|ratio| figure.measure.gain(ratio, 1.0)).collect()

@@ -23,7 +23,7 @@ pub fn write_json(answer: &impl Serialize, path: &Path) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// Writes an answer with rounds. The JSON file contains percentiles. The whole histograms go into the folder `histograms` beside it.
+/// Writes an answer with rounds. The JSON file contains percentiles. Beside this file, the folder `histograms` gets the whole histograms.
 ///
 /// # Errors
 /// The file system's error.
@@ -33,15 +33,15 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// A round that is shown as a chart keeps its longest hiccups: this many of the sender, and this many of the receiver.
+/// The number of longest hiccups that are kept in a round for a chart: this many of the sender, and this many of the receiver.
 const HICCUPS: usize = 100;
 
-/// Returns the part of an answer that tables, page and comparison need:
+/// Returns only the part of an answer that tables, pages and comparisons need:
 ///
-/// - for comparable rounds, percentiles in place of histograms; for other rounds, neither
-/// - of the two latencies measured from the send, only the one that the question is about
-/// - values over time, only for the rounds that are drawn over time
-/// - no directory names of rounds
+/// - Comparable rounds have percentiles in place of histograms. Other rounds have neither.
+/// - Of the two latencies from a send, only the one of the question is kept.
+/// - Values over time are kept only in rounds that are drawn over time.
+/// - Directory names of rounds are left out.
 fn kept(mut answer: Answer) -> Answer {
     let of_case = |case: &String| -> Vec<*const Outcome> {
         let contestants = answer.contestants(case);
@@ -62,7 +62,7 @@ fn kept(mut answer: Answer) -> Answer {
         let place = ptr::from_ref(outcome);
         *(if is_between_hosts { &mut outcome.last } else { &mut outcome.one_way }) = Distribution::default();
         shorten(outcome, compared.contains(&place), drawn.contains(&place));
-        // What a transport remarks of itself, once for each.
+        // The remarks of a transport are kept once for each contestant.
         if noted.contains(&outcome.spec.contestant) {
             outcome.published.notes.clear();
         }
@@ -94,10 +94,10 @@ fn shorten(outcome: &mut Outcome, is_compared: bool, is_drawn: bool) {
 /// The order of the questions in a report. Questions that are not in this list come last.
 const ORDER: [&str; 7] = ["latency", "throughput", "fanout", "oversubscribed", "churn", "bridge", "soak"];
 
-/// The file name of the answer about the journal. This answer has rows instead of rounds.
+/// The file name of the answer about the journal. This answer has rows and no rounds.
 pub const JOURNAL: &str = "journal.json";
 
-/// The `.json` files of a directory, or one file.
+/// Returns the `.json` files of a directory, or the one file at `path`.
 fn paths(path: &Path) -> Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = if path.is_dir() {
         let entries = std::fs::read_dir(path).with_context(|| format!("read {}", path.display()))?;
@@ -137,8 +137,8 @@ pub fn has_no_other(dir: &Path) -> Result<bool> {
     Ok(paths(dir)?.is_empty())
 }
 
-/// Reads the answers in the `.json` files of a directory, or in one file. Returns the answers with their file names, without the answer
-/// about the journal.
+/// Reads the answers in the `.json` files of a directory, or in one file. Leaves out the answer about the journal. Returns each answer with
+/// its file name.
 ///
 /// # Errors
 /// When a file contains no answer, or when there is no file.
@@ -161,7 +161,7 @@ pub fn load(path: &Path) -> Result<Vec<(String, Answer)>> {
 mod tests {
     use super::*;
 
-    /// The answers whose tables are published.
+    /// Returns the directory of the published answers.
     fn published() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("results/2026-11-22")
     }

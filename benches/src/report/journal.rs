@@ -13,7 +13,7 @@ the same file system, and then plays each row once; figures are medians over the
 its own lap. Every journal is checked byte for byte after its round, and a loss that is not named ends the run. `!` marks a figure \
 from a machine that was not quiet.";
 
-/// The whole file.
+/// Returns the contents of JOURNAL.md.
 pub fn results(answer: &JournalAnswer) -> String {
     let count = |verdict| answer.rows.iter().filter(|row| row.verdict() == verdict).count();
     let (passed, short) = (count(Verdict::Passes), count(Verdict::FellShort));

@@ -16,10 +16,10 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// The column titles that the log format puts before the first interval.
+/// The line of column titles that the log format requires before the first interval.
 const LEGEND: &str = r#""StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram""#;
 
-/// The distribution that a question is about, and its name.
+/// Returns the distribution that a question is about, and its name.
 fn subject(question: &str) -> (&'static str, fn(&Outcome) -> &Distribution) {
     match question {
         "fanout" | "oversubscribed" | "churn" => ("last", |o| &o.last),
@@ -28,14 +28,14 @@ fn subject(question: &str) -> (&'static str, fn(&Outcome) -> &Distribution) {
     }
 }
 
-/// Letters, digits and dashes of a name, for files and tags.
+/// Returns a name that contains only letters, digits and dashes, for files and tags.
 pub fn plain(name: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     let name: String = name.chars().map(letter).collect();
     name.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
 }
 
-/// The distribution of all comparable rounds together.
+/// Returns the distribution of all comparable rounds together.
 fn together(
     answer: &Answer,
     case: &str,
@@ -89,7 +89,7 @@ fn hgrm(histogram: &Histogram<u64>) -> String {
     for step in histogram.iter_quantiles(5) {
         total += step.count_since_last_iteration();
         let (value, q) = (step.value_iterated_to() as f64, step.quantile_iterated_to());
-        // The last line has no fourth column: it would be infinite.
+        // The last line has no fourth column, because its value would be infinite.
         let _ = if q < 1.0 {
             writeln!(out, "{value:12.3} {q:2.12} {total:10} {:14.2}", 1.0 / (1.0 - q))
         } else {
@@ -110,7 +110,7 @@ fn hgrm(histogram: &Histogram<u64>) -> String {
     out
 }
 
-/// One stretch of a log.
+/// One interval of a log.
 struct Interval {
     start: Duration,
     length: Duration,
@@ -118,8 +118,7 @@ struct Interval {
     histogram: Histogram<u64>,
 }
 
-/// Returns the intervals of an answer's rounds, sorted by start. `asked` is the time at which the question was asked. The start of an
-/// interval is the time from `asked` to the interval.
+/// Returns the intervals of an answer's rounds, sorted by start. Each start counts from `asked`, the time when the question was asked.
 fn intervals(answer: &Answer, asked: Duration, of: fn(&Outcome) -> &Distribution) -> Result<Vec<Interval>> {
     let mut intervals = Vec::new();
     for round in &answer.rounds {
@@ -177,7 +176,7 @@ fn hlog(answer: &Answer, of: fn(&Outcome) -> &Distribution) -> Result<Vec<u8>> {
         .context("write to memory")?;
     out.extend_from_slice(LEGEND.as_bytes());
     out.push(b'\n');
-    // A builder without settings writes nothing of its own, so the log goes on where the legend ended.
+    // A builder without settings writes no header, so the log continues after the legend.
     let mut log = IntervalLogWriterBuilder::new()
         .begin_log_with(&mut out, &mut serializer)
         .context("write to memory")?;
@@ -199,7 +198,7 @@ fn lengths(log: &HiccupLog) -> Histogram<u64> {
 mod tests {
     use super::*;
 
-    /// Literal lines, as the format's description has them.
+    /// The expected lines are those of the format's description.
     #[test]
     fn a_table_that_the_viewers_read() {
         let mut histogram = histogram();

@@ -1,6 +1,5 @@
-//! report.html: one page without other files and without a script. The conclusion comes first, and the machine last.
-//! Colours follow the light or dark setting of the browser. On a narrow screen, verdicts become cards, and each wide table
-//! has its own scroll bar.
+//! report.html: one page without other files and without a script. The conclusion comes first, and the machine last. The colours are light
+//! or dark, as the browser is set. On a narrow screen, verdicts become cards, and each wide table gets a scroll bar.
 
 use super::contests::{Contest, HEADER, contests};
 use super::palette::{Family, Palette};
@@ -17,7 +16,7 @@ use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page.
+/// Returns the whole page.
 pub fn page(answers: &[(String, Answer)]) -> String {
     let date = answers.iter().map(|(_, answer)| answer.asked_at).max().map_or(String::new(), day);
     let mut out = format!(
@@ -35,7 +34,7 @@ pub fn page(answers: &[(String, Answer)]) -> String {
     out + "</body>\n</html>\n"
 }
 
-/// Words in backticks as code, and the rest escaped.
+/// Formats words in backticks as code, and escapes the rest.
 fn code(text: &str) -> String {
     let part = |(i, part): (usize, &str)| {
         if i % 2 == 1 { format!("<code>{}</code>", escape(part)) } else { escape(part) }
@@ -97,13 +96,13 @@ fn verdict_table(out: &mut String, contests: &[Contest]) {
     *out += "</tbody></table>\n";
 }
 
-/// Returns the style class of a column, like [`column_class`]. The column with the name of the best other transport is a column of words,
-/// and all other columns are columns of figures.
+/// Returns the style class of a column in a table of verdicts. The column of the best other transport has words, and all others have
+/// figures.
 fn verdict_class(column: usize) -> String {
     if HEADER[column] == "best other" { String::new() } else { column_class(column, 3) }
 }
 
-/// Columns from `figures` on stand to the right.
+/// Returns the style class of a column. Columns from `figures` on are aligned to the right.
 fn column_class(column: usize, figures: usize) -> String {
     if column < figures { String::new() } else { " class=\"n\"".into() }
 }
@@ -139,7 +138,7 @@ fn draw(out: &mut String, figures: &[Figure]) {
     *out += "</div>\n";
 }
 
-/// Every contestant with its line, by family.
+/// Writes the legend: every contestant with its line, grouped by family.
 fn legend(out: &mut String, palette: &Palette) {
     *out += "<dl class=\"legend\">\n";
     for family in Family::ALL {
@@ -161,7 +160,7 @@ fn legend(out: &mut String, palette: &Palette) {
     *out += "</dl>\n";
 }
 
-/// Writes a table of figures. Each case is a line of its own, so that a narrow screen has room for the figures.
+/// Writes a table of figures. Each case has its own line, so that a narrow screen has space for the figures.
 fn figures_table(out: &mut String, sheet: &Sheet) {
     let columns = sheet.header.len() - 1;
     *out += "<div class=\"scroll\"><table>\n<thead><tr>";
@@ -210,7 +209,7 @@ const ROUND: [&str; 13] = [
     "retries",
 ];
 
-/// Writes a table of all rounds that were played. It shows which rounds count.
+/// Writes a table of all rounds. The table shows which rounds count.
 fn rounds(out: &mut String, answer: &Answer) {
     *out += "<details><summary>Every round, and which count</summary>\n<div class=\"scroll\"><table>\n<thead><tr>";
     for (i, title) in ROUND.iter().enumerate() {

@@ -12,9 +12,9 @@ use crate::rig::spec::Contestant;
 pub enum Family {
     /// shmcast's ring and its bridge.
     Ours,
-    /// The ideal ring.
+    /// The ideal ring, which is the bound.
     Bound,
-    /// Other projects' transports, all of them through shared memory.
+    /// The transports of other projects, all through shared memory.
     Peers,
     /// The kernel's sockets.
     Kernel,
@@ -24,7 +24,7 @@ impl Family {
     /// Every family, in the order of the legend.
     pub const ALL: [Self; 4] = [Self::Ours, Self::Peers, Self::Kernel, Self::Bound];
 
-    /// The family of a contestant.
+    /// Returns the family of a contestant.
     pub fn of(who: &Contestant) -> Self {
         match who.transport_name() {
             name if is_shmcast(name) || name.starts_with("bridge") => Self::Ours,
@@ -34,7 +34,7 @@ impl Family {
         }
     }
 
-    /// As the legend names it.
+    /// Returns the family's name in the legend.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ours => "shmcast",
@@ -54,15 +54,15 @@ impl Family {
     }
 }
 
-/// Shades that the style sheet has for each family.
+/// The number of shades that the style sheet has for each family.
 const SHADES: usize = 10;
 
-/// The contestants of an answer and the shade of each.
+/// The contestants of an answer, and the shade of each contestant.
 #[derive(Debug, Clone)]
 pub struct Palette(Vec<Contestant>);
 
 impl Palette {
-    /// The palette of an answer, the same in all of its charts.
+    /// Makes the palette of an answer. All charts of the answer use the same palette.
     pub fn of(answer: &Answer) -> Self {
         let mut all: Vec<Contestant> = Vec::new();
         for who in answer.cases().iter().flat_map(|case| answer.contestants(case)) {
@@ -73,7 +73,7 @@ impl Palette {
         Self(all)
     }
 
-    /// The members of a family, in the order of their shades.
+    /// Returns the contestants of a family, in the order of their shades.
     pub fn members(&self, family: Family) -> impl Iterator<Item = &Contestant> {
         self.0.iter().filter(move |who| Family::of(who) == family)
     }

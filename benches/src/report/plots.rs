@@ -27,10 +27,10 @@ impl Plot {
     }
 }
 
-/// Drawings that stand one above the other.
+/// Drawings that are shown one above the other.
 pub type Figure = Vec<Plot>;
 
-/// Whether messages were not timed one by one.
+/// Whether messages were sent back to back, so that they were not timed one by one.
 fn is_back_to_back(round: &Played) -> bool {
     round.outcome.as_ref().is_ok_and(|outcome| outcome.spec.interval_ns == 0)
 }
@@ -48,7 +48,7 @@ impl<'a> Plots<'a> {
         Self { answer, palette }
     }
 
-    /// Draws all of them.
+    /// Draws all charts.
     pub fn draw(&self) -> Vec<Figure> {
         let cases = self.answer.cases();
         let each = |what: &str, of: fn(&Outcome) -> &Distribution| -> Vec<Figure> {
@@ -104,8 +104,7 @@ impl<'a> Plots<'a> {
         figures
     }
 
-    /// Makes a plot of percentiles. As in the tables, each percentile is the median over the rounds that
-    /// count.
+    /// Makes a plot of percentiles. Each percentile is the median over the rounds that count, as in the tables.
     fn percentiles(&self, case: &str, what: &str, of: fn(&Outcome) -> &Distribution) -> Plot {
         let mut lines = Vec::new();
         let mut most: f64 = 0.5;
@@ -113,7 +112,7 @@ impl<'a> Plots<'a> {
             let rounds = self.answer.comparable(case, who);
             let curves: Vec<Vec<(f64, u64)>> =
                 rounds.iter().map(|(_, o)| of(o)).filter(|d| d.count > 0).map(Distribution::curve).collect();
-            // A round that lost messages has fewer percentiles than another.
+            // A round that lost messages has fewer percentiles than the other rounds.
             let Some(first) = curves.iter().min_by_key(|curve| curve.len()) else { continue };
             let point = |(i, (q, _)): (usize, &(f64, u64))| {
                 Some((*q, median(curves.iter().map(|curve| curve[i].1))? as f64))
@@ -136,7 +135,7 @@ impl<'a> Plots<'a> {
         })
     }
 
-    /// Makes a figure of shmcast's median round over time. It shows the worst latencies, and below them the machine's hiccups.
+    /// Draws shmcast's median round over time. The first plot has the worst latencies, and the second has the machine's hiccups.
     fn timeline(&self, case: &str) -> Option<Figure> {
         let outcome = shown_in_time(self.answer, case)?;
         let who = outcome.spec.contestant.clone();
@@ -202,7 +201,7 @@ impl<'a> Plots<'a> {
         Plot::of(&Chart { marks: mark.into_iter().collect(), lines: ours_last(lines), ..chart })
     }
 
-    /// Makes a plot with a dot for each way to wait. A dot shows the latency and the CPU time.
+    /// Makes a plot with a dot for each way to wait. The position of a dot shows the latency and the CPU time.
     fn waits(&self, case: &str) -> Plot {
         let dot = |who: &Contestant| {
             let cost = self.answer.median(case, who, cpu_ns)?;
@@ -220,19 +219,19 @@ impl<'a> Plots<'a> {
     }
 }
 
-/// A contestant's name without the path of its program.
+/// Returns a contestant's name without the path of its program.
 fn short(who: &Contestant) -> String {
     let other = if who.transport.contains('@') { " (other build)" } else { "" };
     format!("{}/{}{other}", who.transport_name(), who.wait.name())
 }
 
-/// Ours on top of the others.
+/// Moves shmcast's lines to the end, so that they are drawn above the others.
 fn ours_last(mut lines: Vec<Line>) -> Vec<Line> {
     lines.sort_by_key(|line| line.name.starts_with(SHMCAST));
     lines
 }
 
-/// Of shmcast's rounds in a case, returns the round to draw over time: that with the median latency. A soak has only one round.
+/// Returns the round of shmcast that is drawn over time: the one with the median latency of this case. A soak has only one round.
 pub fn shown_in_time<'a>(answer: &'a Answer, case: &str) -> Option<&'a Outcome> {
     let who = answer.contestants(case).into_iter().find(|who| who.transport == SHMCAST)?;
     let mut rounds = answer.comparable(case, &who);
@@ -244,7 +243,7 @@ fn seconds_axis(label: &str, high: f64) -> Axis {
     Axis { label: label.into(), scale: Scale::Linear, unit: Unit::Seconds, low: 0.0, high: high.max(1e-3) }
 }
 
-/// Stretches in which a spinning process did not run.
+/// Draws the stretches of time in which a spinning process did not run.
 fn hiccups(outcome: &Outcome, seconds: f64) -> Plot {
     let of = |log: &HiccupLog, class: &str| -> Vec<_> {
         log.longest.iter().map(|(at, length)| (*at as f64 / 1e9, *length as f64, class.to_owned())).collect()
@@ -260,7 +259,7 @@ fn hiccups(outcome: &Outcome, seconds: f64) -> Plot {
     Plot::of(&Chart { stems, ..Chart::new(title, x, y, 150.0) })
 }
 
-/// A soak from beginning to end: latencies, memory, hiccups.
+/// Draws a soak from beginning to end: latencies, memory and hiccups.
 fn course(outcome: &Outcome) -> Vec<Figure> {
     let series = &outcome.series;
     let Some(seconds) = series.last().map(|moment| moment.at_ns as f64 / 1e9) else { return Vec::new() };

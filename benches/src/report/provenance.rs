@@ -17,8 +17,7 @@ pub(super) fn day(seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02}")
 }
 
-/// Describes the measurement behind an answer: the played rounds, the rounds that count, and how quiet the
-/// machine was.
+/// Describes the measurement behind an answer: the played rounds, the rounds that count, and the load of the machine.
 pub(super) fn provenance(answer: &Answer) -> String {
     let played = answer.rounds.len();
     let counted = answer.rounds.iter().filter(|round| round.counts).count();

@@ -1,16 +1,16 @@
 //! Charts as SVG text: lines, stems, bars and spans on linear, logarithmic and percentile axes.
 //!
-//! Colours and fonts come from the page's style sheet by class, so the same drawing serves light and dark pages. A chart's title is for
-//! screen readers, which read it aloud. The page itself shows the title above the drawing.
+//! Colours and fonts come from classes of the page's style sheet, so the same drawing serves light and dark pages. Screen readers read a
+//! chart's title aloud. The page itself shows the title above the drawing.
 
 use std::fmt::{self, Write};
 
-/// The rule by which values become places on an axis.
+/// The rule that gives each value a place on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Values are evenly apart.
+    /// Equal differences between values have equal distances.
     Linear,
-    /// Values are apart by their logarithm.
+    /// Equal ratios of values have equal distances.
     Log,
     /// A percentile axis: the position of a quantile `q` is log(1 / (1 - q)), as in HdrHistogram's plots.
     Nines,
@@ -19,13 +19,13 @@ pub enum Scale {
 /// The kind of numbers on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Nanoseconds, written in the unit that suits.
+    /// Nanoseconds, shown in a suitable unit.
     Time,
-    /// Seconds.
+    /// Numbers of seconds.
     Seconds,
     /// Plain numbers.
     Count,
-    /// Quantiles, written as per cent.
+    /// Quantiles, shown as percentages.
     Quantile,
 }
 
@@ -34,18 +34,18 @@ pub enum Unit {
 pub struct Axis {
     /// The axis's title; empty for none.
     pub label: String,
-    /// The rule for places.
+    /// The rule that gives each value a place.
     pub scale: Scale,
     /// The kind of numbers.
     pub unit: Unit,
-    /// Value at its beginning.
+    /// The value at the beginning of the axis.
     pub low: f64,
-    /// Value at its end; more than `low`.
+    /// The value at the end of the axis, which is more than `low`.
     pub high: f64,
 }
 
 impl Axis {
-    /// Makes a logarithmic axis of times in ns. It covers whole decades around the values.
+    /// Makes a logarithmic axis of times in ns. The axis covers whole decades around the values.
     pub fn times(label: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let values = values.into_iter().filter(|value| *value > 0.0);
         let (low, high) = values.fold((f64::INFINITY, 0.0f64), |(low, high), v| (low.min(v), high.max(v)));
@@ -54,7 +54,7 @@ impl Axis {
         Self { label: label.into(), scale: Scale::Log, unit: Unit::Time, low, high }
     }
 
-    /// A value's place, from 0 to 1.
+    /// Returns the place of a value, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let along = |f: fn(f64) -> f64| (f(value) - f(self.low)) / (f(self.high) - f(self.low));
         let place = match self.scale {
@@ -94,7 +94,7 @@ impl Axis {
     }
 }
 
-/// The next of 1, 2, 5, 10 ... that is not below.
+/// Returns the least of the numbers 1, 2, 5, 10 and so on that is not below `value`.
 fn nice(value: f64) -> f64 {
     let decade = 10f64.powf(value.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|n| n * decade).into_iter().find(|n| *n >= value).unwrap_or(10.0 * decade)
@@ -105,7 +105,7 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Nanoseconds as text, in the unit that suits.
+/// Formats nanoseconds in a suitable unit.
 pub fn time(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{} ns", trimmed(ns)),
@@ -115,21 +115,21 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// Text that is safe between tags and in attributes.
+/// Escapes text for use between tags and in attributes.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A series of points, joined.
+/// A line through points.
 #[derive(Debug, Clone)]
 pub struct Line {
     /// The contestant's name, which a browser shows for the line under the pointer.
     pub name: String,
-    /// Text beside the last point; empty for none.
+    /// A text beside the last point; empty for none.
     pub label: String,
     /// Style classes.
     pub class: String,
-    /// Points in order of x.
+    /// The points in order of x.
     pub points: Vec<(f64, f64)>,
     /// Whether each point gets a dot.
     pub dots: bool,
@@ -144,13 +144,13 @@ pub struct Chart {
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// The lines, drawn in order, so that the last is on top.
+    /// The lines. They are drawn in order, so the last one is on top.
     pub lines: Vec<Line>,
-    /// Values of y with a horizontal line and a text.
+    /// Values of y that get a horizontal line and a text.
     pub marks: Vec<(f64, String)>,
-    /// Uprights from the axis to a value, with a class.
+    /// Vertical lines from the axis to a value, each with a style class.
     pub stems: Vec<(f64, f64, String)>,
-    /// Height in the drawing's own units, of which it is 420 wide.
+    /// The height of the drawing. Its width is 420 in the same unit.
     pub height: f64,
 }
 
@@ -163,12 +163,12 @@ const LETTER: f64 = 7.0;
 const BOTTOM: f64 = 40.0;
 
 impl Chart {
-    /// A chart with axes and nothing on them.
+    /// Makes a chart with axes but without lines.
     pub fn new(title: String, x: Axis, y: Axis, height: f64) -> Self {
         Self { title, x, y, lines: Vec::new(), marks: Vec::new(), stems: Vec::new(), height }
     }
 
-    /// The place of a point in the drawing.
+    /// Returns the place of a point in the drawing.
     fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let height = self.height - TOP - BOTTOM;
         let across = LEFT + self.x.place(x) * (WIDTH - LEFT - RIGHT);
@@ -189,14 +189,14 @@ impl Chart {
                 y + 4.0
             )?;
         }
-        // A name that would touch the one before it is left out; its grid line stays.
+        // If a name would touch the previous name, it is left out. Its grid line stays.
         let mut free_from = 0.0;
         for tick in self.x.ticks() {
             let (x, _) = self.at(tick, self.y.low);
             writeln!(out, r#"<line class="grid" x1="{x:.1}" y1="{TOP}" x2="{x:.1}" y2="{bottom:.1}"/>"#)?;
             let name = self.x.name(tick);
             let width = LETTER * name.len() as f64;
-            // The last name would stick out.
+            // The last name must not go beyond the edge of the drawing.
             let (at, anchor, start) = if x + width / 2.0 > WIDTH - 4.0 {
                 (WIDTH - 2.0, "end", WIDTH - 2.0 - width)
             } else {
@@ -272,7 +272,7 @@ impl Chart {
         let mut taken: Vec<Place> = ends.iter().map(|(_, end)| Place::of_point(*end)).collect();
         for (line, (x, y)) in &ends {
             let width = LETTER * line.label.len() as f64;
-            // To the right of its point, or to the left of it where the drawing ends.
+            // A label is to the right of its point, or to the left at the edge of the drawing.
             let is_left = x + 6.0 + width > WIDTH;
             let left = if is_left { x - 6.0 - width } else { x + 6.0 };
             let around = (0..60).flat_map(|step| [f64::from(step) * 2.0, f64::from(step) * -2.0]);
@@ -294,13 +294,13 @@ impl Chart {
     }
 }
 
-/// A stretch of a drawing that a dot or a label takes.
+/// The part of a drawing that a dot or a label covers.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     left: f64,
     right: f64,
     middle: f64,
-    /// Half of the height.
+    /// Half of the height of this part.
     half: f64,
 }
 
@@ -333,11 +333,11 @@ pub struct Bar {
     pub class: String,
     /// The value that the bar's length shows.
     pub value: f64,
-    /// Least and most that stand behind the value.
+    /// The least and the greatest figure from which the value was computed.
     pub range: (f64, f64),
 }
 
-/// Draws horizontal bars from 0, in the given order, each with a whisker.
+/// Draws horizontal bars from 0 in the given order. Each bar has a whisker for its range.
 pub fn bars(title: &str, bars: &[Bar]) -> String {
     const VALUES: f64 = 52.0;
     const STEP: f64 = 24.0;
@@ -369,16 +369,16 @@ fn open(title: &str, height: f64) -> String {
     format!(r#"<svg class="chart" viewBox="0 0 {WIDTH} {height:.0}" role="img"><title>{title}</title>"#)
 }
 
-/// A value and the range that it was found in.
+/// A value and its range.
 #[derive(Debug, Clone)]
 pub struct Span {
-    /// A browser shows it for the span under the pointer.
+    /// The name, which a browser shows for the span under the pointer.
     pub name: String,
     /// Style classes.
     pub class: String,
     /// The value.
     pub value: f64,
-    /// Least and most that stand behind the value.
+    /// The least and the greatest figure from which the value was computed.
     pub range: (f64, f64),
 }
 
@@ -391,7 +391,7 @@ pub struct Group {
     pub spans: Vec<Span>,
 }
 
-/// Draws horizontal spans of ratios on one logarithmic axis. A line at 1 separates worse from better.
+/// Draws horizontal spans of ratios on a logarithmic axis. A line at 1 separates worse from better.
 pub fn gains(title: &str, (worse, better): (&str, &str), groups: &[Group]) -> String {
     const HEADING: f64 = 16.0;
     const STEP: f64 = 7.0;

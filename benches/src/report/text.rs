@@ -14,13 +14,13 @@ once, and a round counts only if probes before and after it found the same quiet
 that count; ratios are taken within a lap, and the median over the laps is shown. `!` marks a figure from a machine that never \
 was quiet. `ideal` is a bound and no product.";
 
-/// The meaning of the verdicts.
+/// A text that explains the verdicts.
 pub const VERDICTS: &str = "`times better` compares shmcast with the best other transport in the same lap: 2.00 is twice as \
 good, 0.50 half as good. The verdict is `ahead` or `behind` if that is so in every lap, `level` if the two are at most 5 % apart \
 in every lap, and `open` if the laps disagree; `over the laps` shows the smallest and the largest. `too few laps` stands where \
 fewer than two laps were undisturbed for both.";
 
-/// The whole file.
+/// Returns the contents of RESULTS.md.
 pub fn results(answers: &[(String, Answer)]) -> String {
     let mut out = format!(
         "# Results\n\n{}\n\n`shmcast-bench report` made this file of the answers beside it, and draws them into report.html.\n\n\
@@ -46,7 +46,7 @@ pub fn results(answers: &[(String, Answer)]) -> String {
     out + &table(&["what", "value"], rows)
 }
 
-/// A table in Markdown. Rows with a `true` are bold.
+/// Makes a table in Markdown. A row with `true` is bold.
 pub(super) fn table(header: &[&str], rows: impl Iterator<Item = (Vec<String>, bool)>) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let clean = |cell: &str| cell.replace('|', "\\|");

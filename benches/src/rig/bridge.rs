@@ -1,8 +1,8 @@
-//! The bridge of a round: the program `shmcast bridge send` on the publisher's host, and `shmcast bridge recv` on the receivers' host. The
-//! rig measures the CPU time of the threads of both programs.
+//! The bridge of a round: `shmcast bridge send` on the publisher's host, and `shmcast bridge recv` on the receivers' host. The rig measures
+//! the CPU time of the threads of both.
 //!
-//! The two programs start after the publisher, because `bridge send` reads the publisher's channel. They start before the
-//! receivers, because the receivers attach to the channel that `bridge recv` publishes.
+//! The two programs start after the publisher, because `bridge send` reads the publisher's channel. They start before the receivers,
+//! because the receivers attach to the channel of `bridge recv`.
 
 use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR};
 use crate::rig::names::{
@@ -21,44 +21,43 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The group of the rig's bridges.
+/// The multicast group of the rig's bridges.
 pub const GROUP: &str = "239.79.0.1:30002";
-/// The port at which the sending end serves repairs.
+/// The port at which the sending end answers requests for repairs.
 pub const REPAIR_PORT: u16 = 30_003;
 /// The largest message in bytes that fits into a packet of the bridge's default size.
 pub const PAYLOAD_MAX: u64 = 1_378;
-/// How long the bridge may take to start, or to end.
+/// The time limit for the start and for the end of a bridge.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How the bridge of a contestant runs.
+/// The way in which the bridge of a contestant runs.
 #[derive(Debug, Clone, Copy)]
 pub struct BridgeMode {
-    /// Whether its receiving thread is bound to a CPU.
+    /// Whether the bridge's receiving thread is bound to a CPU.
     pub pinned: bool,
-    /// Whether the kernel polls the interface for it.
+    /// Whether the kernel polls the network interface for the receiving thread.
     pub busy_poll: bool,
-    /// Whether both ends have default settings: they choose by themselves how to wait, and on which CPU to run.
+    /// Whether both ends have the default settings. They then choose how to wait, and on which CPU to run.
     pub defaults: bool,
-    /// Whether latency is measured up to the time stamp that the bridge writes into the receiving ring. If not, it is measured up to the
-    /// reader.
+    /// Whether a latency ends with the time stamp that the bridge writes into the receiving ring. Otherwise it ends at the reader.
     pub to_ring: bool,
-    /// The form of its packets.
+    /// The format of the bridge's packets.
     pub form: Form,
 }
 
-/// The form of a bridge's packets.
+/// The format of a bridge's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// MoldUDP64.
     Plain,
-    /// Native, without keys.
+    /// The native format without keys.
     Native,
-    /// Native and sealed.
+    /// The native format with keys: each packet is sealed.
     Sealed,
 }
 
 impl BridgeMode {
-    /// `None` for contestants without a bridge of their own.
+    /// Returns how the contestant's bridge runs; `None` for a contestant without a bridge program.
     pub fn of(contestant: &Contestant) -> Option<Self> {
         let mode = |pinned, busy_poll, to_ring| {
             Some(Self { pinned, busy_poll, defaults: false, to_ring, form: Form::Plain })
@@ -77,12 +76,12 @@ impl BridgeMode {
     }
 }
 
-/// The sending host's channels.
+/// Returns the directory of the sending host's channels.
 pub fn near_dir(spec: &Spec) -> PathBuf {
     spec.dir.join("near")
 }
 
-/// The receiving host's channels.
+/// Returns the directory of the receiving host's channels.
 pub fn far_dir(spec: &Spec) -> PathBuf {
     spec.dir.join("far")
 }
@@ -100,33 +99,33 @@ pub fn keys_of(spec: &Spec) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The resources that one thread of the bridge used while messages flowed.
+/// The resources that one thread of the bridge used while messages were sent.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct ThreadUse {
-    /// CPU time in ns, user mode and kernel.
+    /// CPU time in ns, in user mode and in the kernel together.
     pub cpu_ns: u64,
     /// Wall time in ns.
     pub wall_ns: u64,
-    /// Times it slept.
+    /// The number of times that the thread slept.
     pub voluntary_switches: u64,
-    /// Times its CPU was taken. The kernel counts a yield as one.
+    /// The number of times that the thread lost its CPU. The kernel also counts a yield.
     pub involuntary_switches: u64,
 }
 
 /// The bridge's reports of a round, and the resources that its threads used.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct BridgeReport {
-    /// The sending thread.
+    /// The resources of the sending thread.
     pub egress: ThreadUse,
-    /// The receiving thread.
+    /// The resources of the receiving thread.
     pub ingress: ThreadUse,
-    /// Packets with messages in them.
+    /// The number of packets with messages.
     pub packets: u64,
-    /// Messages that had to be sent again.
+    /// The number of messages that were sent again.
     pub repaired: u64,
-    /// Messages that never arrived.
+    /// The number of messages that never arrived.
     pub missing: u64,
-    /// Steps that the system refused, in words.
+    /// Settings that the system refused, in words.
     pub refusals: Vec<String>,
 }
 
@@ -273,7 +272,7 @@ impl End {
         Ok(())
     }
 
-    /// The resources that its thread has used so far.
+    /// Returns the resources that the bridge's thread has used so far.
     fn used(&self) -> Result<ThreadUse> {
         let tasks =
             fs::read_dir(format!("/proc/{}/task", self.child.id())).context("the bridge has ended")?;
@@ -298,7 +297,7 @@ impl End {
         bail!("the bridge has no thread {}*: {}", self.thread, self.said().trim())
     }
 
-    /// Ends the process. The result is its report.
+    /// Ends the process, and returns its report.
     fn end(&mut self) -> Result<serde_json::Value> {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).context("end the bridge")?;
         let started = Instant::now();

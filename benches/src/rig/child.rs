@@ -7,7 +7,7 @@ use std::io::Write;
 /// Prints one line for the rig.
 ///
 /// # Errors
-/// When the rig has ended.
+/// If the rig has ended.
 pub fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("the rig has ended")
@@ -16,7 +16,7 @@ pub fn say(line: &str) -> Result<()> {
 /// Waits for the rig's next line, which must be this word.
 ///
 /// # Errors
-/// When the rig has ended, or sends another line.
+/// If the rig has ended, or sends another line.
 pub fn wait_for(word: &str) -> Result<()> {
     let mut line = String::new();
     ensure!(std::io::stdin().read_line(&mut line)? > 0, "the rig is gone");
@@ -28,7 +28,7 @@ pub fn wait_for(word: &str) -> Result<()> {
 /// Binds the calling thread to `cpu`. Does nothing for `None`.
 ///
 /// # Errors
-/// When there is no such CPU.
+/// If the CPU does not exist.
 pub fn bind(cpu: Option<usize>) -> Result<()> {
     cpu.map_or(Ok(()), |cpu| shmcast::pin_current_thread(cpu).with_context(|| format!("bind to CPU {cpu}")))
 }

@@ -1,25 +1,25 @@
-//! The files of a round in its directory. A file has one 32-bit little-endian word for each message, a time in ns.
+//! The files of a round in its directory. A file of times has one 32-bit little-endian word for each message: a time in ns.
 
 use crate::rig::spec::Spec;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// The gate's memory.
+/// Returns the path of the gate's memory.
 pub fn gate(spec: &Spec) -> PathBuf {
     spec.dir.join("gate")
 }
 
-/// The latencies of one receiver.
+/// Returns the path of one receiver's latencies.
 pub fn one_way(spec: &Spec, receiver: usize) -> PathBuf {
     spec.dir.join(format!("one-way-{receiver}"))
 }
 
-/// The lateness of each send.
+/// Returns the path of the delays of sends.
 pub fn lateness(spec: &Spec) -> PathBuf {
     spec.dir.join("lateness")
 }
 
-/// The time that each send took.
+/// Returns the path of the durations of sends.
 pub fn cost(spec: &Spec) -> PathBuf {
     spec.dir.join("cost")
 }

@@ -1,7 +1,7 @@
 //! The rig's gate, which makes a publisher wait for its slowest receiver.
 //!
-//! If a publisher sends without pauses and never waits, its ring loses messages. In real programs, the work that produces messages limits
-//! the rate. In the rig, the gate limits the rate. Each receiver has a cache line in shared memory. In each lap of the ring, the receiver
+//! A publisher that sends without pauses and never waits loses messages in its ring. In real programs, the work that produces messages
+//! limits the rate. In the rig, the gate limits it. Each receiver has a cache line in shared memory. In each lap of the ring, the receiver
 //! writes this line 16 times, and the publisher reads it 16 times.
 
 use shmcast_layout::mem::Map;
@@ -11,8 +11,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// The distance between the counts of two receivers, in words. It is two cache lines, because processors prefetch lines in
-/// pairs.
+/// The distance between the counts of two receivers, in words. The distance is two cache lines, because processors prefetch lines in pairs.
 const STRIDE: usize = 16;
 
 /// Either end of a gate.
@@ -20,9 +19,9 @@ const STRIDE: usize = 16;
 pub struct Gate {
     cells: Cells,
     receivers: usize,
-    /// Most messages that may be on their way.
+    /// The greatest number of messages that can be on their way.
     window: u64,
-    /// The next sequence at which to look or to report.
+    /// The next sequence at which the publisher reads the gate, or the receiver reports.
     next: u64,
     retries: u64,
 }
@@ -45,7 +44,7 @@ impl Gate {
         (self.window / 8).max(1)
     }
 
-    /// Publisher's side: waits until the publisher can send `sequence` without overtaking a receiver.
+    /// For the publisher: waits until it can send `sequence` without overtaking a receiver.
     #[inline]
     pub fn wait(&mut self, sequence: u64) {
         if sequence >= self.next {
@@ -53,7 +52,7 @@ impl Gate {
         }
     }
 
-    /// Publisher's side, without waiting: whether the publisher can send `sequence` without overtaking a receiver.
+    /// For the publisher: returns whether it can send `sequence` without overtaking a receiver. Does not wait.
     #[inline]
     pub fn lets(&mut self, sequence: u64) -> bool {
         sequence < self.next || self.looks(sequence)
@@ -72,12 +71,12 @@ impl Gate {
         is_open
     }
 
-    /// The next sequence at which either end has something to do.
+    /// Returns the next sequence at which this end must use the gate.
     pub fn due(&self) -> u64 {
         self.next
     }
 
-    /// Number of times that the publisher looked again.
+    /// Returns how often the publisher had to read the gate again.
     pub fn retries(&self) -> u64 {
         self.retries
     }
@@ -96,13 +95,13 @@ impl Gate {
         }
     }
 
-    /// Returns the sequence that receiver `me` has last reported. The receiver has everything up to this sequence.
+    /// Returns the sequence that receiver `me` reported last. The receiver has all messages up to this sequence.
     #[cfg(test)]
     pub fn passed(&self, me: usize) -> u64 {
         self.cells[me * STRIDE].load(Ordering::Acquire)
     }
 
-    /// Receiver's side: reports that receiver `me` has everything up to `sequence`.
+    /// For a receiver: reports that receiver `me` has all messages up to `sequence`.
     #[inline]
     pub fn pass(&mut self, me: usize, sequence: u64) {
         if sequence >= self.next {

@@ -1,6 +1,5 @@
-//! Two hosts on one machine: network namespaces that are joined by a pair of virtual Ethernet interfaces. A datagram passes
-//! through the kernel's whole network stack of both hosts. Only card and cable are missing. This needs root, and `ip` of
-//! iproute2.
+//! Two hosts on one machine: network namespaces with a pair of virtual Ethernet interfaces between them. A datagram passes through the
+//! kernel's whole network stack of both hosts. Only the card and the cable are missing. This needs root, and `ip` of iproute2.
 
 use crate::rig::spec::{Task, Wire};
 use anyhow::{Context, Result, bail};
@@ -16,10 +15,11 @@ pub const NEAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 1), "near0");
 pub const FAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 2), "far0");
 /// The time in microseconds for which blocking calls poll the interface, in rounds with busy polling.
 pub const BUSY_POLL_US: u32 = 50;
-/// The file of the kernel setting for busy polling. It holds the time in microseconds for which a `poll` call polls the network interfaces.
+/// The file of the kernel setting for busy polling. The setting is the time in microseconds for which a `poll` call polls the network
+/// interfaces.
 const BUSY_POLL_SETTING: &str = "/proc/sys/net/core/busy_poll";
 
-/// The name of the host on which the task belongs.
+/// Returns the name of the host on which the task runs.
 pub fn name_of<'a>(wire: &'a Wire, task: &Task) -> &'a str {
     match task {
         Task::Publish(_) => &wire.near,
@@ -27,20 +27,20 @@ pub fn name_of<'a>(wire: &'a Wire, task: &Task) -> &'a str {
     }
 }
 
-/// Moves this thread to the host on which the task runs. Processes that the thread starts later run there too.
+/// Moves this thread to the host on which the task runs. Processes that the thread starts later also run there.
 ///
 /// # Errors
-/// If this process is not root, or the hosts are gone.
+/// If this process is not root, or if the hosts no longer exist.
 pub fn enter(wire: &Wire, task: &Task) -> Result<()> {
     let file =
         File::open(format!("/run/netns/{}", name_of(wire, task))).context("find the host's namespace")?;
     setns(file, CloneFlags::CLONE_NEWNET).context("enter the host's namespace")
 }
 
-/// Both hosts. Dropping this removes them.
+/// Two hosts. Dropping this value removes the hosts.
 #[derive(Debug)]
 pub struct Hosts {
-    /// Their names, and the program given.
+    /// The names of the hosts, and the path of `shmcast`.
     pub wire: Wire,
     /// The reason why the kernel cannot poll the receiving interface; `None` if it can.
     pub no_busy_poll: Option<String>,
@@ -50,12 +50,12 @@ impl Hosts {
     /// Makes both hosts and the wire between them.
     ///
     /// # Errors
-    /// The reason why this is not possible: no root, no namespaces, no `ip`.
+    /// The reason why this is not possible: no root, no namespaces, or no `ip`.
     pub fn new(shmcast: PathBuf) -> Result<Self> {
         let [near, far] = ["near", "far"].map(|end| format!("shmcast-{end}-{}", std::process::id()));
         let mut hosts = Self { wire: Wire { near, far, shmcast }, no_busy_poll: None };
         hosts.join()?;
-        // A virtual interface has a queue to poll only while it merges packets and its peer sends it whole packets.
+        // A virtual interface can be polled only while it merges packets, and while its peer sends it whole packets.
         let set = |host: &str, words: &str| run("ip", &format!("netns exec {host} ethtool -K {words}"));
         let polls = set(&hosts.wire.far, &format!("{} gro on", FAR.1))
             .and_then(|()| set(&hosts.wire.near, &format!("{} tso off gso off", NEAR.1)))
@@ -98,7 +98,7 @@ fn run(program: &str, words: &str) -> Result<()> {
     bail!("{program} {words}: {}", String::from_utf8_lossy(&output.stderr).trim())
 }
 
-/// The machine's own setting for `poll`, which is changed for one round. Dropping this value restores the setting.
+/// The machine's setting for `poll`, which one round changes. Dropping this value restores the setting.
 #[derive(Debug)]
 pub(super) struct BusyPolling(String);
 

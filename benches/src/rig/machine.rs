@@ -1,5 +1,4 @@
-//! The sheet of the machine and the build, which belongs to every figure. A value that the system does not give is
-//! `unknown`.
+//! The properties of the machine and the build, which belong to every figure. A value that the system does not give is `unknown`.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -9,9 +8,9 @@ use std::fs;
 pub struct Machine {
     /// Processor model.
     pub cpu: String,
-    /// CPUs this process may use.
+    /// The number of CPUs that this process is allowed to use.
     pub cpus: usize,
-    /// Hardware threads a core.
+    /// The number of hardware threads of a core.
     pub smt: String,
     /// Virtual machine monitor, or `none`.
     pub hypervisor: String,
@@ -23,15 +22,15 @@ pub struct Machine {
     pub arch: String,
     /// The kernel's clock source.
     pub clocksource: String,
-    /// This program's clock, and its rate.
+    /// The clock of this program, and its rate.
     pub clock: String,
     /// CPU frequency governor.
     pub governor: String,
     /// CPUs kept free of other work.
     pub isolated: String,
-    /// Transparent huge pages, and those of shared memory.
+    /// Settings for transparent huge pages: of ordinary memory, and of shared memory.
     pub huge_pages: String,
-    /// Preemption model and tick, where the kernel says.
+    /// The preemption model and the tick, if the kernel reports them.
     pub preemption: String,
     /// This program's build profile. Old sheets that name `release` were measured with the settings of the present profile `dist`.
     pub profile: String,
@@ -54,7 +53,7 @@ fn field(path: &str, key: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The choice in brackets of `a [b] c`.
+/// Returns the word in brackets from a file of the form `a [b] c`.
 fn chosen(path: &str) -> Option<String> {
     let text = read(path)?;
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
@@ -73,7 +72,7 @@ fn profile() -> String {
 }
 
 impl Machine {
-    /// The sheet of this machine.
+    /// Reads the properties of this machine.
     pub fn look() -> Self {
         let clock = shmcast::Clock::of_this_host();
         let siblings = read("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
@@ -102,7 +101,7 @@ impl Machine {
         }
     }
 
-    /// Name and value of each line, for tables.
+    /// Returns the name and the value of each property, for tables.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         vec![
             ("processor", self.cpu.clone()),

@@ -1,25 +1,25 @@
-//! The rig plays a round: it starts processes, sets the pace, counts messages, and measures how quiet the machine
-//! was. No file here depends on a certain transport.
+//! The rig plays a round: it starts processes, sets the pace, counts messages, and measures how quiet the machine was. No file here depends
+//! on a certain transport.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`spec`] | a round and the reports of its processes; the words on their pipes |
 //! | [`names`] | the transports, by name |
 //! | [`payload`] | numbered, stamped, checked messages |
-//! | [`publish`], [`receive`] | the two roles, run in processes of their own |
+//! | [`publish`], [`receive`] | the two roles, each in a separate process |
 //! | [`child`], [`files`] | services for both roles: a line to the rig, a CPU, the round's files |
-//! | [`windows`] | the roles in long rounds, for which not every message is kept |
+//! | [`windows`] | the roles in long rounds, which do not keep every message |
 //! | [`visitors`] | receivers that come and go during a round |
 //! | [`hosts`] | two hosts and the wire between them, on this machine |
 //! | [`bridge`] | the bridge's processes in a round |
-//! | `journal` | rounds with a recorder in them, and the limits of the disk that they write to |
-//! | [`gate`] | holds a publisher back for its slowest receiver, for transports that would lose messages |
-//! | [`round`] | starts the processes, lets them go together, collects their reports |
+//! | `journal` | rounds with a recorder, and the limits of the recorder's disk |
+//! | [`gate`] | makes a publisher wait for its slowest receiver, for transports that would lose messages |
+//! | [`round`] | starts the processes, lets them begin together, collects their reports |
 //! | `player`, `program` | a process, from its start to its end, and the copy of a program that it runs |
-//! | [`probe`] | how far apart the CPUs are, and who else used them |
-//! | [`machine`] | the sheet that goes with every figure |
+//! | [`probe`] | the distance between the CPUs, and their use by other programs |
+//! | [`machine`] | the properties of the machine, which belong to every figure |
 //! | [`stats`] | histograms, percentiles, medians of rounds |
-//! | [`plan`] | interleaved rounds of several contestants; repeats rounds during which the machine was not quiet |
+//! | [`plan`] | alternating rounds of several contestants; repeats rounds during which the machine was not quiet |
 
 pub mod bridge;
 pub mod child;

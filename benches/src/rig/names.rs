@@ -3,11 +3,11 @@
 /// shmcast's own ring, on one host.
 pub const SHMCAST: &str = "shmcast";
 /// shmcast with the calls of a simple program. The publisher calls `publish`, which reads the clock for each message. Each call of the
-/// receiver copies one message into the receiver's own buffer.
+/// receiver copies one message into a buffer of the receiver.
 pub const SHMCAST_PLAIN: &str = "shmcast-plain";
-/// Like [`SHMCAST_PLAIN`], but the publisher does not give its messages a time stamp.
+/// Like [`SHMCAST_PLAIN`], but messages have no time stamp.
 pub const SHMCAST_UNTIMED: &str = "shmcast-untimed";
-/// Like [`SHMCAST`], but in rounds without loss, the publisher waits for gates of the channel, and not for the rig's gate.
+/// Like [`SHMCAST`], but in rounds without loss, the publisher waits for gates of the channel and not for the rig's gate.
 pub const SHMCAST_GATE: &str = "shmcast-gate";
 /// The ideal ring: a lower bound, not a product.
 pub const IDEAL: &str = "ideal";
@@ -42,20 +42,20 @@ pub const BRIDGE_UNBOUND: &str = "bridge-unbound";
 pub const BRIDGE_DEFAULT: &str = "bridge-default";
 /// Like [`BRIDGE_TO_RING`], but the kernel polls the network interface.
 pub const BRIDGE_BUSY_POLL: &str = "bridge-busy-poll";
-/// Sends one UDP datagram for each message, to the other host's address.
+/// One UDP datagram for each message, to the other host's address.
 pub const WIRE_UDP: &str = "wire-udp";
 /// One UDP datagram for each message, to a multicast group.
 pub const WIRE_MULTICAST: &str = "wire-multicast";
 
 /// Aeron over UDP in Java, with one thread at each end. The peers' program plays it.
 pub const AERON_UDP_INVOKED: &str = "aeron-udp-invoked";
-/// The same with a thread of its own for each end's driver.
+/// Like [`AERON_UDP_INVOKED`], but the driver of each end has its own thread.
 pub const AERON_UDP: &str = "aeron-udp";
 
-/// The channel of every round that has one.
+/// The name of the channel in every round.
 pub const CHANNEL: &str = "bench";
 
-/// Every name above.
+/// Every name of a transport.
 const ALL: [&str; 22] = [
     SHMCAST,
     SHMCAST_PLAIN,
@@ -81,7 +81,7 @@ const ALL: [&str; 22] = [
     WIRE_MULTICAST,
 ];
 
-/// Whether this transport is shmcast's ring on one host, with any of its calls.
+/// Whether this transport is shmcast's ring on one host, with any of shmcast's calls.
 pub fn is_shmcast(name: &str) -> bool {
     [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, SHMCAST_GATE].contains(&name)
 }

@@ -1,21 +1,22 @@
-//! Messages that prove themselves. Each has a number, the time of its send, and a body that follows from the number, so
-//! that a message torn between two others does not pass the check.
+//! Messages that prove themselves. Each has a number, the time of its send, and a body that the number determines. So a mixture of two
+//! messages does not pass the check.
 //!
 //! ```text
 //! word 0 sequence | word 1 ticks at the send | word 2 both of them mixed | body: one of 13 patterns, by sequence
 //! ```
-//! Bodies are made once, before the round: a generator that writes each payload anew is slower than the rings that it
-//! measures. Neighbouring messages always differ in every word, and 13 divides no number of slots that a ring has.
+//!
+//! Bodies are made once, before the round, because making each body anew takes longer than a ring does. Consecutive messages differ in
+//! every word. 13 divides no number of slots, so a slot gets all bodies in turn.
 
 use std::ops::Range;
 
-/// Number, stamp and proof.
+/// The number, the time stamp and the check.
 type Head = [[u8; 8]; 3];
-/// The smallest payload that carries them.
+/// The size of the smallest payload: a head without a body.
 pub const MIN_SIZE: usize = size_of::<Head>();
-/// Different bodies.
+/// The number of different bodies.
 const BODIES: usize = 13;
-/// Bytes of a cache line.
+/// The size of a cache line in bytes.
 const LINE: usize = 64;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -27,8 +28,8 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Whether two bodies are the same. This function itself compares short bodies, because a call into the C library would take longer than
-/// some rings need for the whole message.
+/// Whether two bodies are the same. Short bodies are compared here, because a call into the C library would take longer than some rings
+/// need for the whole message.
 #[inline]
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     if a.len() > 64 || !a.len().is_multiple_of(8) {
@@ -44,8 +45,8 @@ pub(crate) fn zeros_from_a_line(bytes: usize) -> (Vec<u8>, usize) {
     (zeros, first)
 }
 
-/// Prepared messages of one size. They are contiguous in memory, and each begins at the start of a cache line. The memory is a separate
-/// block, because its position must not depend on the program's heap.
+/// Prepared messages of one size. They are contiguous, and each begins at the start of a cache line. Their memory is a separate block, so
+/// that its position does not depend on the program's heap.
 #[derive(Debug)]
 pub struct Payloads {
     bytes: Vec<u8>,
@@ -79,7 +80,7 @@ impl Payloads {
         at..at + self.size
     }
 
-    /// Returns the bytes of message number `sequence`. They contain this number and the send time.
+    /// Returns the bytes of message number `sequence`, which contain this number and the send time.
     #[inline]
     pub fn stamped(&mut self, sequence: u64, sent: u64) -> &[u8] {
         let place = self.place(sequence);

@@ -1,5 +1,5 @@
 //! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all of them in the same way.
-//! If the machine was not quiet during a round, the round is played again. After the last retry, the round's figures are marked instead.
+//! If the machine was not quiet during a round, the round is played again. After too many such rounds, the figures are marked instead.
 
 use crate::rig::machine::Machine;
 use crate::rig::names::is_ours;
@@ -17,21 +17,21 @@ use std::path::{Path, PathBuf};
 pub struct Stage {
     /// This program, which knows our transports.
     pub program: PathBuf,
-    /// The program that knows the peers', if it has been built.
+    /// The program that knows the peers' transports, if it was built.
     pub peers: Option<PathBuf>,
-    /// Parent directory of the rounds' files; in memory.
+    /// The parent directory of the rounds' files, in memory.
     pub dir: PathBuf,
-    /// Laps that count.
+    /// The number of laps that count.
     pub laps: usize,
-    /// Rounds of a case played again at most, over all laps.
+    /// The greatest number of repeated rounds of a case, over all laps.
     pub retries: usize,
     /// The contestants that play; empty for all.
     pub only: Vec<Contestant>,
-    /// Whether only delivery matters.
+    /// Whether only delivery is checked.
     pub quick: bool,
-    /// Bytes of ring instead of the question's own.
+    /// The size of the ring in bytes, in place of the question's own size.
     pub ring_bytes: Option<u64>,
-    /// The daemon's program, if it has been built.
+    /// The daemon's program, if it was built.
     pub daemon: Option<PathBuf>,
 }
 
@@ -57,38 +57,38 @@ impl Stage {
 pub struct Answer {
     /// The question.
     pub question: String,
-    /// The time at which it was asked, in seconds since 1970.
+    /// The time when the question was asked, in seconds since 1970.
     pub asked_at: u64,
     /// Whether only delivery was checked. If so, the times in the answer mean nothing.
     pub quick: bool,
-    /// The machine on which it was asked.
+    /// The machine on which the question was asked.
     pub machine: Machine,
-    /// Every round played.
+    /// Every round that was played.
     pub rounds: Vec<Played>,
 }
 
 /// A round and its place in the plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Played {
-    /// The lap. Rounds of one lap are compared with each other.
+    /// The lap. Only rounds of the same lap are compared with each other.
     pub lap: usize,
-    /// The case, such as `256 B` or `50 receivers`. Rounds of one case are compared with each other.
+    /// The case, such as `256 B` or `50 receivers`. Only rounds of the same case are compared with each other.
     pub case: String,
-    /// Whether the round counts. It counts if the machine was quiet, and if the probes before and after the round agreed.
+    /// Whether the round counts. The machine must have been quiet, and the probes before and after the round must agree.
     pub counts: bool,
     /// The result, or the reason why it failed.
     pub outcome: std::result::Result<Outcome, String>,
 }
 
 impl Played {
-    /// The outcome, if the round counts.
+    /// Returns the outcome, if the round counts.
     pub fn counted(&self) -> Option<&Outcome> {
         self.outcome.as_ref().ok().filter(|_| self.counts)
     }
 }
 
 impl Answer {
-    /// An answer without rounds.
+    /// Makes an answer without rounds.
     pub fn begin(question: &str, quick: bool) -> Self {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         Self {
@@ -100,7 +100,7 @@ impl Answer {
         }
     }
 
-    /// Cases in order of their first round.
+    /// Returns the cases in the order of their first rounds.
     pub fn cases(&self) -> Vec<String> {
         let mut cases: Vec<String> = Vec::new();
         for round in &self.rounds {
@@ -111,7 +111,7 @@ impl Answer {
         cases
     }
 
-    /// Contestants of a case in order of their first round.
+    /// Returns the contestants of a case in the order of their first rounds.
     pub fn contestants(&self, case: &str) -> Vec<Contestant> {
         let mut found: Vec<Contestant> = Vec::new();
         for outcome in self.rounds.iter().filter(|r| r.case == case).filter_map(|r| r.outcome.as_ref().ok()) {
@@ -123,7 +123,7 @@ impl Answer {
     }
 
     /// Returns the comparable rounds of a contestant in a case. These are the quiet rounds with the most frequent placement of the CPUs. If
-    /// the machine was never quiet, these are all rounds that did not fail, and [`is_quiet`](Self::is_quiet) is false.
+    /// there is no quiet round, returns all rounds that did not fail, and [`is_quiet`](Self::is_quiet) is false.
     pub fn comparable(&self, case: &str, contestant: &Contestant) -> Vec<(usize, &Outcome)> {
         let placement = self.placement(case);
         let all = self.rounds.iter().filter(|r| r.case == case);
@@ -159,12 +159,12 @@ impl Answer {
         }
     }
 
-    /// The median over comparable rounds of `figure`.
+    /// Returns the median of `figure` over the comparable rounds.
     pub fn median(&self, case: &str, who: &Contestant, figure: impl Fn(&Outcome) -> f64) -> Option<f64> {
         median(self.comparable(case, who).into_iter().map(|(_, outcome)| figure(outcome)))
     }
 
-    /// Returns the ratios of `a`'s figure to `b`'s figure. There is one ratio for each lap in which both have a figure.
+    /// Returns the ratios of `a`'s figure to `b`'s figure, one for each lap in which both have a figure.
     pub fn ratios(
         &self,
         case: &str,
@@ -180,7 +180,7 @@ impl Answer {
         self.comparable(case, a).into_iter().filter_map(ratio).collect()
     }
 
-    /// The median of those [`ratios`](Self::ratios).
+    /// Returns the median of the [`ratios`](Self::ratios).
     pub fn ratio(
         &self,
         case: &str,
@@ -190,7 +190,7 @@ impl Answer {
         median(self.ratios(case, pair, figure))
     }
 
-    /// Returns the number of rounds in which every receiver got every message, and the number of the other rounds.
+    /// Returns two counts: of the rounds in which every receiver got every message, and of the other rounds.
     pub fn passed_and_failed(&self) -> (usize, usize) {
         let complete = |r: &&Played| r.outcome.as_ref().is_ok_and(Outcome::is_complete);
         let passed = self.rounds.iter().filter(complete).count();
@@ -223,7 +223,7 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
     for case in cases {
         let mut retries = stage.retries;
         for lap in 0..stage.laps {
-            // Each lap starts with another contestant, so that none follows the same neighbour each time.
+            // Each lap starts with another contestant, so that a contestant does not always follow the same one.
             for turn in 0..case.specs.len() {
                 let spec = &case.specs[(turn + lap) % case.specs.len()];
                 bar.set_message(format!("{}, {}", spec.contestant.name(), case.name));
@@ -241,7 +241,7 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
                         break;
                     }
                     retries -= 1;
-                    // The program that disturbed the round is likely to run for a while.
+                    // The program that disturbed the round probably continues for a while.
                     std::thread::sleep(std::time::Duration::from_millis(500));
                 }
                 bar.inc(1);
@@ -255,7 +255,7 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
 fn play_one(stage: &Stage, spec: &Spec) -> Result<Outcome> {
     let dir = tempfile::tempdir_in(&stage.dir).context("make a directory for the round")?;
     let ring_bytes = stage.ring_bytes.unwrap_or(spec.ring_bytes);
-    // A check of delivery must pass on a busy machine too, so the gate lets no receiver fall behind.
+    // A check of delivery must also succeed on a busy machine. So the gate makes the publisher wait for slow receivers.
     let gated = spec.gated || stage.quick;
     let daemon = if spec.contestant.wait == Wait::Park {
         Some(stage.daemon.clone().context("parked readers need shmcastd, built beside this program")?)

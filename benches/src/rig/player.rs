@@ -1,5 +1,5 @@
-//! A process of a round. The rig starts the process, sends it words, and reads its lines. When the round ends, the rig ends a process that
-//! still runs. The process runs [`publish`](crate::rig::publish) or [`receive`](crate::rig::receive). Both use the same protocol.
+//! A process of a round. The rig starts the process, sends it words, and reads its lines. At the end of the round, the rig kills a process
+//! that still runs. The process runs [`publish`](crate::rig::publish) or [`receive`](crate::rig::receive), which use the same protocol.
 
 use crate::rig::hosts;
 use crate::rig::names::{CHANNEL, is_peer_between_hosts};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// The environment variable with the rate of the clock, for a peer that cannot measure it.
 const TICKS_PER_SECOND: &str = "SHMCAST_BENCH_TICKS_PER_SECOND";
 
-/// A child that speaks lines.
+/// A child process that exchanges lines with the rig.
 #[derive(Debug)]
 pub(super) struct Player {
     pub(super) child: Child,
@@ -25,8 +25,8 @@ pub(super) struct Player {
 }
 
 impl Player {
-    /// Starts `program` with a task. A peer that sends between hosts is started on the host of its task. Other programs
-    /// enter their host by themselves.
+    /// Starts `program` with a task. A peer that sends between hosts is started on its task's host. Other programs move to their host by
+    /// themselves.
     pub(super) fn start(program: &Path, task: &Task, name: String) -> Result<Self> {
         let words = serde_json::to_string(task)?;
         match &task.spec().wire {
@@ -52,7 +52,7 @@ impl Player {
         Ok(Self { child, lines, windows, name })
     }
 
-    /// The next line, or why there is none.
+    /// Returns the next line, or the reason why there is none.
     pub(super) fn line(&self, deadline: Instant, what: &str) -> Result<String> {
         self.lines
             .recv_timeout(deadline.saturating_duration_since(Instant::now()))
@@ -66,7 +66,7 @@ impl Player {
         }
     }
 
-    /// Windows printed so far.
+    /// Returns the windows that the child has printed so far.
     pub(super) fn windows(&self) -> Result<Vec<Window>> {
         let window = |line: String| serde_json::from_str(&line).context("a window that is none");
         self.windows.try_iter().map(window).collect()
@@ -81,7 +81,7 @@ impl Player {
         self.child.wait().map(drop).with_context(|| format!("wait for {}", self.name))
     }
 
-    /// Kills the process, so that it cannot clean up, and waits for its end.
+    /// Kills the process without letting it clean up, and waits for its end.
     pub(super) fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("kill {}", self.name))?;
         self.wait()
@@ -113,12 +113,12 @@ fn hear(out: ChildStdout) -> (mpsc::Receiver<String>, mpsc::Receiver<String>) {
     (lines, windows)
 }
 
-/// The daemon of one round, with the round's channel in it.
+/// The daemon of one round, which has the round's channel.
 #[derive(Debug)]
 pub(super) struct Daemon(Child);
 
 impl Daemon {
-    /// Starts the daemon if the round asks for one, and waits until it answers.
+    /// Starts the daemon if the round needs one, and waits until it answers.
     pub(super) fn of(spec: &Spec) -> Result<Option<Self>> {
         let Some(program) = &spec.daemon else { return Ok(None) };
         let config = spec.dir.join("daemon.toml");

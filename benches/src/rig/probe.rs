@@ -1,8 +1,8 @@
 //! The state of the machine around a round: the distance between two CPUs, and the use of the CPUs by other programs.
 //!
-//! The host of a virtual machine sometimes moves the machine's CPUs. After such a move, a cache line can take several times as long from
-//! one CPU to another. Therefore a probe runs before and after each round, and only rounds with the same placement of CPUs are compared. A
-//! round is played again if its two probes disagree, or if other programs used the CPUs.
+//! The host of a virtual machine sometimes moves the machine's CPUs. After that, a cache line can take several times as long from one CPU
+//! to another. Therefore a probe runs before and after each round, and only rounds with the same placement of CPUs are compared. A round is
+//! played again if its two probes disagree, or if other programs used the CPUs.
 
 use crate::rig::child::bind;
 use crate::rig::spec::Usage;
@@ -20,17 +20,17 @@ use std::time::Instant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// They share a cache.
+    /// The CPUs share a cache.
     Near,
-    /// They do not.
+    /// The CPUs do not share a cache.
     Far,
-    /// The placement of the CPUs changed during the round, or the probe is unclear. Such a round is never compared with another round.
+    /// The placement of the CPUs changed during the round, or the probe is unclear. The round is then never compared with another round.
     Mixed,
 }
 
-/// Round trips up to here are near, in ns.
+/// The longest round trip between CPUs that are near, in ns.
 const NEAR_NS: u64 = 220;
-/// Round trips from here are far, in ns.
+/// The shortest round trip between CPUs that are far, in ns.
 const FAR_NS: u64 = 300;
 
 impl Placement {
@@ -42,7 +42,7 @@ impl Placement {
         }
     }
 
-    /// The name as it is printed.
+    /// Returns the name as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
@@ -52,13 +52,12 @@ impl Placement {
     }
 }
 
-/// A measure of how quiet the machine was during a round. Its JSON is the list of its fields in their order. Shares have five
-/// decimals.
+/// A measure of how quiet the machine was during a round. In JSON, it is a list of its fields in their order. Shares have five decimals.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Quiet {
-    /// Share of all CPU time that others in this system used.
+    /// The share of all CPU time that other programs in this system used.
     pub others: f64,
-    /// Share that the host took away.
+    /// The share of all CPU time that the host took away.
     pub steal: f64,
     /// The round trip of a cache line before the round, in ns; 0 if it was not probed.
     pub before_ns: u64,
@@ -74,7 +73,7 @@ impl Serialize for Quiet {
 }
 
 impl Quiet {
-    /// The placement, if both probes agree.
+    /// Returns the placement of the CPUs. It is `Mixed` if the two probes disagree.
     pub fn placement(&self) -> Placement {
         let (before, after) = (Placement::of(self.before_ns), Placement::of(self.after_ns));
         if before == after { before } else { Placement::Mixed }
@@ -86,7 +85,7 @@ impl Quiet {
     }
 }
 
-/// Returns the median time in which a cache line goes from CPU `a` to CPU `b` and back, in ns; 0 on a machine with one CPU.
+/// Returns the time in which a cache line goes from CPU `a` to CPU `b` and back, in ns. It is a median; 0 on a machine with one CPU.
 ///
 /// # Errors
 /// When a CPU does not exist.
@@ -121,7 +120,7 @@ pub fn round_trip_ns(a: usize, b: usize) -> Result<u64> {
     })
 }
 
-/// A word that is alone on its cache lines.
+/// A word that shares its cache lines with nothing else.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Ball(AtomicU64);
@@ -138,7 +137,7 @@ impl Ball {
     }
 }
 
-/// The kernel's account of all CPUs at one time, in its ticks.
+/// The kernel's counts of the time of all CPUs, in ticks.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     busy: u64,
@@ -158,7 +157,7 @@ impl Account {
     }
 }
 
-/// CPU time of all children that have ended, in ns.
+/// Returns the CPU time of all children that have ended, in ns.
 fn ended_children_ns() -> u64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("a process may ask for its children's usage");
     (usage.user_time().num_nanoseconds() + usage.system_time().num_nanoseconds()) as u64
@@ -177,7 +176,7 @@ pub fn resident_kib(pid: u32) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Watches the machine's load during a round.
+/// Measures the machine's load during a round.
 #[derive(Debug)]
 pub struct Load {
     start: Account,
@@ -196,7 +195,7 @@ impl Load {
         Ok(Self { start: Account::now()?, since: Instant::now(), used_ns })
     }
 
-    /// Returns the shares of CPU time that other programs and the hypervisor used. Call this when the round's processes have ended and the
+    /// Returns the shares of CPU time that other programs and the hypervisor used. Call this after the round's processes have ended and the
     /// rig has waited for them.
     ///
     /// # Errors
@@ -214,11 +213,11 @@ impl Load {
 }
 
 impl Usage {
-    /// The resources that this process has used until now.
+    /// Returns the resources that this process has used until now.
     pub fn now() -> Self {
         let usage = getrusage(UsageWho::RUSAGE_SELF).expect("a process may ask for its own usage");
         let ns = |time: nix::sys::time::TimeVal| time.num_nanoseconds() as u64;
-        // The file has run time, wait time and slices. On kernels without it the wait stays 0.
+        // The file has the run time, the wait time and the number of time slices. Without this file, the wait time stays 0.
         let wait = fs::read_to_string("/proc/self/schedstat");
         let wait = wait.ok().and_then(|text| text.split_whitespace().nth(1)?.parse().ok());
         Self {
@@ -231,12 +230,12 @@ impl Usage {
         }
     }
 
-    /// The resources used since `before`.
+    /// Returns the resources used since `before`.
     pub fn since(&self, before: &Self) -> Self {
         self.combine(before, u64::saturating_sub)
     }
 
-    /// Returns the sum of the resources that two processes used. The wall time is the longer of the two.
+    /// Returns the sum of the resources of two processes. The wall time is the longer of the two.
     pub fn sum(&self, other: &Self) -> Self {
         Self { wall_ns: self.wall_ns.max(other.wall_ns), ..self.combine(other, u64::saturating_add) }
     }

@@ -1,10 +1,10 @@
 //! A copy of a program in memory.
 //!
-//! When the kernel first reads a program's file, it chooses the pages of memory for the file's contents. All rounds of a run would use
-//! these same pages. The choice matters: two copies of the same program published messages of 256 B in 13.5 and in 16.6 ns. So each round
-//! runs its own copy of the program. Slow pages then affect only one round, and the median is taken over many copies.
+//! When the kernel first reads a program's file, it chooses the pages of memory for the contents. All rounds of a run would use the same
+//! pages, and the choice matters: two copies of one program published messages of 256 B in 13.5 and in 16.6 ns. So each round runs its own
+//! copy of the program. Slow pages then affect only one round, and the median is taken over many copies.
 //!
-//! A script is not copied, because it might need other files in its own directory.
+//! A script is not copied, because it might need other files in its directory.
 
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -39,7 +39,7 @@ impl Program {
         copy().with_context(|| format!("copy {} into memory: {hint}", program.display()))
     }
 
-    /// The path at which children of this process find it.
+    /// Returns the path at which children of this process find the program.
     pub(super) fn path(&self) -> PathBuf {
         match self {
             Self::Copy(file) => PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())),

@@ -1,7 +1,6 @@
 //! The publisher's role. The publisher sends each message at its intended time, even if the previous send was late.
 //!
-//! The rig adds a message's delay against its intended time to the latency of this message. So a late publisher hides no latency (no
-//! coordinated omission).
+//! A latency counts from the intended time. So a late publisher hides no latency (no coordinated omission).
 
 use crate::rig::child::{bind, say, wait_for};
 use crate::rig::files::{self, saturate, write_words};
@@ -17,8 +16,8 @@ use std::time::Duration;
 
 /// The sending end of a transport.
 pub trait Sender {
-    /// Sends one message to all receivers. Returns the number of failed attempts, for lack of room. `sent` is the time in the payload in
-    /// clock ticks, or 0 if messages are sent back to back.
+    /// Sends one message to all receivers. Returns how often the send had to be repeated because there was no room. `sent` is the time in
+    /// the payload in clock ticks, or 0 if messages are sent back to back.
     ///
     /// Every implementation must be `#[inline(always)]`. Otherwise the compiler might inline the call for one ring and not for another.
     ///
@@ -34,23 +33,23 @@ pub trait Sender {
         Ok(())
     }
 
-    /// Whether the rig's gate must hold the publisher back in rounds without loss. Transports with their own flow control return false, and
-    /// their receivers return false, too.
+    /// Whether the rig's gate must make the publisher wait in rounds without loss. A transport with its own flow control returns false here
+    /// and in its receiver.
     fn needs_gate(&self) -> bool {
         true
     }
 
-    /// Remarks for the reader of the results.
+    /// Returns remarks for the reader of the results.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// A publisher that sleeps wakes this many ns before the intended time, because timers can be late. Then it spins.
+/// A sleeping publisher wakes this many ns before the intended time, because timers can be late. Then it spins.
 const WAKE_EARLY_NS: u64 = 60_000;
 
-/// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for `stop`. This
-/// function must not be inlined, because the stack's layout must not depend on the other transports of the program.
+/// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for `stop`. Must
+/// not be inlined, because the layout of the stack must not depend on other transports.
 ///
 /// # Errors
 /// The error of the transport or of a pipe.
@@ -58,7 +57,7 @@ const WAKE_EARLY_NS: u64 = 60_000;
 pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<()> {
     let mut sender = open()?;
     bind(spec.publisher_cpu)?;
-    // By default the kernel may wake a sleeper 50 us late to save power.
+    // By default, the kernel can wake a sleeper 50 us late to save power.
     nix::sys::prctl::set_timerslack(1).context("set the timer slack")?;
     let clock = Clock::of_this_host();
     say("ready")?;
@@ -73,8 +72,8 @@ pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<
     wait_for("stop")
 }
 
-/// Sends all messages. With `PACED`, sends each message at its intended time, and measures the call. Without `PACED`, sends the messages
-/// back to back. Between two sends it only prepares the next message, because this loop must not be slower than the ring.
+/// Sends all messages. With `PACED`, sends each message at its intended time, and measures the call. Otherwise sends messages back to back.
+/// The loop then only prepares the next message between two sends, because the loop must not be slower than the ring.
 #[inline(never)]
 fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
     let mut gate = (spec.gated && sender.needs_gate())
@@ -88,7 +87,7 @@ fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) 
     let mut pace = Pace::new(spec, clock);
     let (mut retries, mut first, mut before) = (0, 0, Usage::now());
     let first_counted = spec.warmup + 1;
-    // The next message before which the loop counts or waits for the gate.
+    // The next message before which the loop stops to count, or to wait for the gate.
     let mut pause = 1;
     for sequence in 1..spec.total() + 1 {
         if sequence >= pause {
@@ -104,7 +103,7 @@ fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) 
             }
         }
         let (intended, sent) = if PACED { (pace.wait(), ticks()) } else { (0, 0) };
-        // Windows do not keep the lateness of a message, so its stamp is the time at which it should have been sent.
+        // Windows do not keep the delay of each message, so a message's stamp is its intended time.
         let stamp = if PACED && windows.is_some() { intended } else { sent };
         retries += sender.send(payloads.stamped(sequence, stamp), stamp)?;
         if PACED && sequence >= first_counted {
@@ -133,7 +132,7 @@ fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) 
     })
 }
 
-/// The schedule of intended times. It also notes the times at which the thread did not run.
+/// The schedule of intended times. Also notes the times at which the thread did not run.
 struct Pace<'a> {
     clock: &'a Clock,
     /// The time of the next send, in 1/2^16 ticks, so that rounding errors do not accumulate.
@@ -167,7 +166,7 @@ impl<'a> Pace<'a> {
         self.counted_from = Some(ticks());
     }
 
-    /// Waits until the next intended time. If this time has passed, returns without a wait. Returns the intended time in ticks.
+    /// Waits until the next intended time, and returns it in ticks. Does not wait if this time has passed.
     #[inline]
     fn wait(&mut self) -> u64 {
         let intended = (self.next >> 16) as u64;
@@ -194,7 +193,7 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// Returns the time between two consecutive readings of the clock, in ns. It is the median of many pairs.
+/// Returns the median time between two consecutive readings of the clock, in ns.
 fn clock_ns(clock: &Clock) -> u64 {
     let mut costs: Vec<u64> = (0..1001)
         .map(|_| {

@@ -1,5 +1,5 @@
-//! The receiver's role. When the last byte of a message is in private memory, the receiver reads the clock. Then it checks all bytes, and
-//! counts the message. It stores only one word for each message, into memory that was touched before. Histograms are made afterwards.
+//! The receiver's role. As soon as a whole message is in private memory, the receiver reads the clock. Then it checks all bytes, and counts
+//! the message. For each message it stores only one word, in memory that was touched before. Histograms are made after the round.
 
 use crate::rig::child::{bind, say};
 use crate::rig::files::{self, saturate, write_words};
@@ -20,24 +20,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The longest wait of a receiver before it checks the rig's stop flag.
+/// The longest wait of a receiver before it checks whether the rig asks it to stop.
 pub const LOOK: Duration = Duration::from_millis(50);
 
 /// The receiving end of a transport.
 pub trait Receiver {
-    /// Passes the available messages to the sink, and returns whether there were any. A receiver that blocks must return
-    /// `false` at least every 100 ms.
+    /// Passes the available messages to the sink. Returns whether there were any. A receiver that blocks must return `false` at least every
+    /// 100 ms.
     ///
     /// # Errors
     /// An error that ends the round.
     fn poll(&mut self, sink: &mut Sink) -> Result<bool>;
 
-    /// Whether the rig's gate must hold the publisher back in rounds without loss. The transport's sender returns the same value.
+    /// Whether the rig's gate must make the publisher wait in rounds without loss. The transport's sender must return the same value.
     fn needs_gate(&self) -> bool {
         true
     }
 
-    /// Receives until the sink has everything or the rig asks to stop. Transports that wait by themselves override this.
+    /// Receives until the sink has everything, or the rig asks to stop. Transports with their own way to wait override this.
     ///
     /// # Errors
     /// An error that ends the round.
@@ -46,8 +46,8 @@ pub trait Receiver {
     }
 }
 
-/// Polls until the sink has everything or the rig asks to stop. A receiver that spins also notes the times at which its
-/// thread did not run.
+/// Polls until the sink has everything, or the rig asks to stop. A receiver that spins also notes the times at which its thread did not
+/// run.
 ///
 /// # Errors
 /// An error that ends the round.
@@ -69,14 +69,14 @@ pub fn poll_until_done<R: Receiver + ?Sized>(receiver: &mut R, sink: &mut Sink, 
     Ok(())
 }
 
-/// Detects in a spinning loop that the thread did not run for a time (a hiccup). It reads the clock only once in about a third of a
-/// microsecond, so it costs almost nothing.
+/// Detects in a spinning loop that the thread did not run for a time (a hiccup). Reads the clock only about three times in a microsecond,
+/// which costs almost nothing.
 #[derive(Debug)]
 struct Watch {
     last: u64,
     polls: u32,
-    /// The number of polls between two readings of the clock. The loop adjusts it, because a poll can be as short as one load or as long as
-    /// a system call.
+    /// The number of polls between two readings of the clock. The loop adjusts this number, because a poll can be as short as one load or
+    /// as long as a system call.
     every: u32,
     hiccup_ticks: u64,
     short_ticks: u64,
@@ -113,8 +113,8 @@ impl Watch {
     }
 }
 
-/// Opens the receiving end and plays the role in this process: answers `ready`, receives, and reports. This function must
-/// not be inlined, for the same reason as [`publish::play`](super::publish::play).
+/// Opens the receiving end and plays the role in this process: answers `ready`, receives, and reports. Must not be inlined, because the
+/// layout of the stack must not depend on other transports.
 ///
 /// # Errors
 /// The error of the transport or of a pipe.
@@ -131,8 +131,7 @@ pub fn play<R: Receiver>(spec: &Spec, me: usize, open: impl FnOnce() -> Result<R
     say(&serde_json::to_string(&received)?)
 }
 
-/// Starts a thread that sets `stop` when the rig asks for it, or when the rig ends. The thread sleeps in the kernel until
-/// then.
+/// Starts a thread that sets `stop` when the rig asks to stop, or when the rig ends. The thread sleeps in the kernel until then.
 fn watch_stdin(stop: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let _ = std::io::stdin().lock().lines().next();
@@ -140,7 +139,7 @@ fn watch_stdin(stop: Arc<AtomicBool>) {
     });
 }
 
-/// The end of every message: it is checked and counted here.
+/// The place where every message ends: the sink checks and counts it.
 #[derive(Debug)]
 pub struct Sink {
     clock: Clock,
@@ -149,10 +148,10 @@ pub struct Sink {
     gate: Option<Gate>,
     payloads: Payloads,
     times_each: bool,
-    /// The sequence that is due.
+    /// The sequence of the next message.
     next: u64,
-    /// A range of sequences. If their messages arrive in order, the sink only checks the bytes of each message. It counts these messages
-    /// later, all together.
+    /// A range of sequences. If their messages arrive in order, the sink only checks each message's bytes, and counts all of them together
+    /// later.
     plain: Range<u64>,
     /// The one-way latency of each message that counts, at the message's index; 0 for a message that has not arrived.
     one_way: Vec<u32>,
@@ -190,16 +189,16 @@ impl Sink {
         })
     }
 
-    /// Takes one message, and stamps it if the round times each.
+    /// Takes one message. Reads the clock if the round times each message.
     #[inline(always)]
     pub fn message(&mut self, bytes: &[u8]) {
-        // Back to back only the ends of the round are timed: a barrier for each message would forbid the processor to
-        // fetch several messages at once.
+        // If messages are sent back to back, only the ends of the round are timed. A barrier for each message would prevent the processor
+        // from fetching several messages at the same time.
         let now = if self.times_each { ticks_after_loads() } else { 0 };
         self.message_at(bytes, now);
     }
 
-    /// Takes one message that had arrived at `now`.
+    /// Takes a message that arrived at `now`.
     #[inline(always)]
     pub fn message_at(&mut self, bytes: &[u8], now: u64) {
         let Some((sequence, sent)) = self.payloads.check(bytes) else {
@@ -236,8 +235,8 @@ impl Sink {
         }
     }
 
-    /// Sets the range of messages for which the sink does nothing but check the bytes. The range ends before the next message whose time is
-    /// noted, or whose arrival is reported to the gate.
+    /// Sets the range of messages for which the sink only checks the bytes. The range ends before the next message whose time is noted, or
+    /// whose arrival is reported to the gate.
     #[inline(never)]
     fn plan_plain(&mut self) {
         if self.is_visitor || self.windows.is_some() || !self.one_way.is_empty() {
@@ -253,7 +252,7 @@ impl Sink {
         self.plain = self.next..noted.min(gate);
     }
 
-    /// Counts the messages whose bytes have been checked, but which have not been counted yet.
+    /// Counts the messages that were checked but not counted yet.
     #[inline(always)]
     fn count_plain(&mut self) {
         if self.plain.is_empty() {
@@ -284,7 +283,7 @@ impl Sink {
 
     #[cold]
     fn late(&mut self, sequence: u64, sent: u64, now: u64) {
-        // A round that does not keep every message counts one that comes after a later one as one that came again.
+        // A round that does not keep every message cannot tell a late message from a repeated one. It counts both as repeated.
         let at = sequence.checked_sub(self.spec.warmup + 1);
         let came = at.and_then(|at| self.one_way.get(at as usize)).is_none_or(|slot| *slot != 0);
         if came {
@@ -310,19 +309,19 @@ impl Sink {
         }
     }
 
-    /// Whether the last message has come.
+    /// Whether the last message has arrived.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.next > self.spec.total()
     }
 
-    /// Whether the rig asked to stop. It asks some time after the publisher has ended, when no more messages will arrive.
+    /// Whether the rig asked to stop. It asks some time after the end of the publisher, when no more messages will arrive.
     #[inline]
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns the flag that [`is_stopped`](Self::is_stopped) reads, for a receiver that waits by itself.
+    /// Returns the flag that [`is_stopped`](Self::is_stopped) reads, for a receiver with its own way to wait.
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         self.stop.clone()
     }
@@ -345,7 +344,7 @@ impl Sink {
     }
 }
 
-/// The wait between two polls, for receivers that do not wait by themselves.
+/// The wait between two polls, for receivers without their own way to wait.
 #[derive(Debug)]
 pub struct Idle {
     wait: Wait,
@@ -354,16 +353,16 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// The beginning of a wait.
+    /// Begins a wait.
     pub fn new(wait: Wait) -> Self {
         Self { wait, idle: 0, backoff: Backoff::new() }
     }
 
-    /// Waits a little. Returns true from time to time, and the caller then checks the stop flag.
+    /// Waits for a short time. Sometimes returns true. The caller must then check the stop flag.
     #[inline(always)]
     pub fn pause(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
-        // Two comparisons in place of a jump table, which would be one more cold page in each turn of each receiver.
+        // These are two comparisons. A jump table would use one more cold page in each turn of each receiver.
         if self.wait == Wait::Yield {
             sched_yield();
             return self.idle.is_multiple_of(256);

@@ -1,7 +1,7 @@
-//! Runs one round: starts the processes, waits until all are attached, lets them go, and collects their reports.
+//! Runs one round: starts the processes, waits until all are attached, lets them begin, and collects their reports.
 //!
-//! The publisher starts first, because receivers attach to the channel that it makes. No message is sent before all receivers have
-//! attached, so a missing message was certainly lost.
+//! The publisher starts first, because receivers attach to its channel. No message is sent before all receivers have attached, so a missing
+//! message was certainly lost.
 
 use crate::rig::bridge::{BridgeProcesses, BridgeReport};
 use crate::rig::files::{self, read_words};
@@ -21,14 +21,13 @@ use std::time::{Duration, Instant};
 /// The result of a round. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The round as it was asked for.
+    /// The round that was requested.
     pub spec: Spec,
-    /// The time at which it ended, in seconds since 1970.
+    /// The time when the round ended, in seconds since 1970.
     pub ended_at: u64,
     /// The number of messages that all receivers together should have received.
     pub expected: u64,
-    /// The sum of the receivers' reports. The field `span` covers the time from the first receipt of any receiver to the last receipt of
-    /// any receiver.
+    /// The sum of the receivers' reports. `span` is the time from the first receipt of any receiver to the last receipt of any receiver.
     pub received: Received,
     /// The publisher's report.
     pub published: Published,
@@ -38,23 +37,23 @@ pub struct Outcome {
     pub response: Distribution,
     /// Latency from the send to the receipt by the last receiver.
     pub last: Distribution,
-    /// The publisher's time inside a send.
+    /// The duration of a send.
     pub cost: Distribution,
     /// Messages a second from the first send to the last receipt. Only the messages that the slowest receiver got are counted.
     pub rate: f64,
-    /// How quiet the machine was.
+    /// The state of the machine during the round: quiet or not.
     pub quiet: Quiet,
-    /// The worst values of `response` over time. The round is divided into up to 200 equal parts, and each part has one value. The report
-    /// shows these values above the hiccups.
+    /// The worst values of `response` over time: one value for each of up to 200 equal parts of the round. The report shows these values
+    /// above the hiccups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub worst: Vec<u64>,
-    /// A long round's windows.
+    /// The windows of a long round.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Moment>,
-    /// The receivers that came and went.
+    /// The counts of receivers that came and went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visits: Option<Visits>,
-    /// The bridge's own report, where the messages crossed one.
+    /// The bridge's report, if the messages crossed a bridge.
     #[serde(default, alias = "carried", skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeReport>,
 }
@@ -62,11 +61,11 @@ pub struct Outcome {
 /// One window of a long round.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Moment {
-    /// The window's end, in ns since the round began to count.
+    /// The end of the window, in ns since the round began to count.
     pub at_ns: u64,
-    /// The latencies of all received messages, at all receivers. A latency is measured from the intended send.
+    /// The latencies of all messages at all receivers, from the intended send.
     pub response: Distribution,
-    /// The publisher's time inside a send.
+    /// The duration of a send.
     pub cost: Distribution,
     /// The resident memory of the publisher in KiB; 0 if the kernel did not report it.
     pub publisher_kib: u64,
@@ -75,7 +74,7 @@ pub struct Moment {
 }
 
 impl Outcome {
-    /// Whether every receiver got every message once, in order, and without a wrong byte.
+    /// Whether every receiver got every message once, in order, and with the right bytes.
     pub fn is_complete(&self) -> bool {
         let r = &self.received;
         r.delivered == self.expected
@@ -90,7 +89,7 @@ const GRACE: Duration = Duration::from_millis(1500);
 /// Runs a round with the child program `program`.
 ///
 /// # Errors
-/// When a process fails, or does not end in time. The other processes are killed then.
+/// When a process fails, or does not end in time. The other processes are then killed.
 pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
     let patience = Duration::from_secs(30)
         + Duration::from_nanos(spec.interval_ns * spec.total() * 3)
@@ -137,7 +136,7 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
 
 fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<Vec<Received>> {
     let mut reports = Vec::with_capacity(spec.receivers);
-    // Behind a gate nothing can be lost, so every message will come, however busy the machine is.
+    // A gated round loses nothing, so every message arrives, however busy the machine is.
     let grace = if spec.gated { deadline } else { Instant::now() + GRACE };
     let mut stopped = false;
     for i in 0..receivers.len() {
@@ -145,7 +144,7 @@ fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<V
             Ok(report) => report,
             Err(_) => {
                 if !std::mem::replace(&mut stopped, true) {
-                    // A receiver that has reported has ended, and no longer listens.
+                    // A receiver that has sent its report has ended, so its pipe is closed.
                     receivers.iter_mut().for_each(|receiver| drop(receiver.tell("stop")));
                 }
                 receivers[i].line(Instant::now() + Duration::from_secs(10), "report")?
@@ -161,7 +160,7 @@ fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<V
 /// The resident memory at the end of a window in KiB: that of the publisher, and that of the largest receiver.
 type Memory = (u64, u64);
 
-/// Additional threads of a round: one plays the visitors, and one samples the memory in use.
+/// Additional threads of a round: a thread that plays the visitors, and a thread that measures the memory in use.
 struct Aside {
     stop: Vec<mpsc::Sender<()>>,
     visits: Option<std::thread::JoinHandle<Result<Visits>>>,
@@ -169,7 +168,7 @@ struct Aside {
 }
 
 impl Aside {
-    /// Starts the threads that the round needs. The publisher is the last of `pids`.
+    /// Starts the threads that the round needs. The last of `pids` is the publisher.
     fn begin(program: &Path, spec: &Spec, pids: Vec<u32>) -> Self {
         let mut stop = Vec::new();
         let mut stopped = || {
@@ -232,7 +231,7 @@ fn series(spec: &Spec, received: &[Window], published: &[Window], memory: &[Memo
     (0..=last).map(moment).collect()
 }
 
-/// Parts of a round of which the worst latency is kept.
+/// The number of parts of a round. The worst latency of each part is kept.
 const PARTS: u64 = 200;
 
 fn summarize(spec: &Spec, published: Published, reports: &[Received], quiet: Quiet) -> Result<Outcome> {

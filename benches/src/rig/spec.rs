@@ -1,40 +1,39 @@
 //! A round, and the reports of its processes. The rig passes a [`Task`] to a child as an argument. The child answers `ready`, waits for
-//! `go`, and prints one report. The child reads from a pipe and writes to a pipe.
+//! `go`, and prints one report. The child reads from one pipe, and writes to another pipe.
 
 use crate::rig::stats::HiccupLog;
 use serde::{Deserialize, Serialize, Serializer};
 use shmcast_layout::layout::geometry::record_bytes;
 use std::path::PathBuf;
 
-/// How a receiver waits for the next message.
+/// The way in which a receiver waits for the next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
-    /// Polls without pause.
+    /// Polls without a pause.
     Spin,
-    /// Polls, and makes a pause after a burst, so that several messages can be received together. This is for high rates, not for low
-    /// latency.
+    /// Polls, and pauses after a burst, so that several messages can be received together. This is for high rates, not for low latency.
     Burst,
-    /// Gives the core away after each empty poll.
+    /// Yields the core after each empty poll.
     Yield,
     /// Spins a little, then yields.
     SpinYield,
     /// Polls, with 128 spin hints between two polls.
     SpinHint,
-    /// Exponential: spins, then yields.
+    /// Waits longer after each empty poll: first spins, then yields.
     Backoff,
     /// Sleeps 50 us between polls.
     Sleep,
-    /// Blocks in the kernel until woken.
+    /// Blocks in the kernel until a message arrives.
     Block,
     /// Waits inside a tokio runtime of one thread.
     Tokio,
-    /// Sleeps until the daemon that owns the channel rings.
+    /// Sleeps until the channel's daemon wakes the receiver.
     Park,
 }
 
 impl Wait {
-    /// Every mode.
+    /// Every way to wait.
     pub const ALL: [Self; 10] = [
         Self::Spin,
         Self::Burst,
@@ -48,7 +47,7 @@ impl Wait {
         Self::Park,
     ];
 
-    /// The mode's name as it is printed.
+    /// Returns the name as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Spin => "spin",
@@ -65,28 +64,28 @@ impl Wait {
     }
 }
 
-/// A transport, and how its receivers wait.
+/// A transport, and the way in which its receivers wait.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contestant {
-    /// The name of the transport. If `@PROGRAM` follows the name, that program plays the transport. This compares two
-    /// builds in the same laps.
+    /// The name of the transport. With `@PROGRAM` after the name, that program plays the transport. So two builds can be compared in the
+    /// same laps.
     pub transport: String,
-    /// How receivers wait.
+    /// The way in which receivers wait.
     pub wait: Wait,
 }
 
 impl Contestant {
-    /// A contestant by name.
+    /// Makes a contestant from a transport's name.
     pub fn new(transport: &str, wait: Wait) -> Self {
         Self { transport: transport.into(), wait }
     }
 
-    /// The transport's name alone.
+    /// Returns the transport's name without a program.
     pub fn transport_name(&self) -> &str {
         self.transport.split('@').next().expect("a split has a first part")
     }
 
-    /// The name as it is printed, such as `shmcast/spin`.
+    /// Returns the name as it is printed, such as `shmcast/spin`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.transport, self.wait.name())
     }
@@ -95,47 +94,46 @@ impl Contestant {
 /// One round.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// Transport and wait.
+    /// The transport, and the way in which its receivers wait.
     pub contestant: Contestant,
-    /// Receiver processes.
+    /// The number of receiver processes.
     pub receivers: usize,
-    /// Payload bytes, at least [`crate::rig::payload::MIN_SIZE`].
+    /// The size of a payload in bytes, at least [`crate::rig::payload::MIN_SIZE`].
     pub size: usize,
-    /// Messages sent before those that count.
+    /// The number of messages that are sent first and do not count.
     pub warmup: u64,
-    /// Messages that count.
+    /// The number of messages that count.
     pub messages: u64,
-    /// Nanoseconds between intended sends; 0 for back to back.
+    /// The time between intended sends in ns; 0 if messages are sent back to back.
     pub interval_ns: u64,
-    /// Bytes of ring for transports that have one.
+    /// The size of the ring in bytes, for transports that have a ring.
     pub ring_bytes: u64,
-    /// Whether the round requires that no message is lost. If so, the publisher waits for its slowest receiver: by the transport's own flow
-    /// control, or by the rig's gate.
+    /// Whether the round must lose no message. The publisher then waits for its slowest receiver: by the transport's own flow control, or
+    /// by the rig's gate.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,
-    /// CPU the publisher is bound to.
+    /// The CPU to which the publisher is bound.
     #[serde(default, skip_serializing_if = "is_default")]
     pub publisher_cpu: Option<usize>,
     /// The CPUs to which the receivers are bound in turn. If empty, receivers are not bound.
     #[serde(default, skip_serializing_if = "is_default")]
     pub receiver_cpus: Vec<usize>,
-    /// Whether the publisher spins until each intended time. If not, the publisher sleeps until shortly before this time.
+    /// Whether the publisher spins until each intended time. Otherwise it sleeps until shortly before this time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spin_between: bool,
-    /// Directory for the round's files.
+    /// The directory of the round's files.
     #[serde(default, skip_serializing_if = "is_default")]
     pub dir: PathBuf,
-    /// The length of the windows of a long round, in ns. If 0, the round has no windows, and keeps the times of each
-    /// message.
+    /// The length of the windows of a long round, in ns. With 0, the round has no windows, and keeps the times of each message.
     #[serde(default, skip_serializing_if = "is_default")]
     pub window_ns: u64,
-    /// Visitors that come and go while the receivers above stay.
+    /// Visitors, which come and go while the other receivers stay.
     #[serde(default, skip_serializing_if = "is_default")]
     pub churn: Option<Churn>,
     /// The daemon's program, for contestants that need one.
     #[serde(default, skip_serializing_if = "is_default")]
     pub daemon: Option<PathBuf>,
-    /// The two hosts, for rounds that go from one to another.
+    /// The two hosts, for rounds that send from one host to the other.
     #[serde(default, skip_serializing_if = "is_default")]
     pub wire: Option<Wire>,
 }
@@ -152,32 +150,32 @@ pub struct Wire {
     pub near: String,
     /// Network namespace of the receiving host.
     pub far: String,
-    /// The program that has the bridge in it.
+    /// The program `shmcast`, which runs the bridge.
     pub shmcast: PathBuf,
 }
 
-/// Receivers that come and go during a round (visitors). Of each three visitors, the first is asked to leave, the second
-/// is killed, and the third is killed as soon as it has attached.
+/// Receivers that come and go during a round (visitors). Of every three visitors, the first is asked to leave, the second is killed, and
+/// the third is killed as soon as it has attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Churn {
-    /// Time from one arrival to the next, in ns.
+    /// The time from one arrival to the next, in ns.
     pub every_ns: u64,
-    /// Time from a visitor's arrival to its end, in ns.
+    /// The time from a visitor's arrival to its end, in ns.
     pub stay_ns: u64,
 }
 
-/// The size of the ring in bytes, for every transport that has a ring. A question can set another size. The ring is large enough for any
-/// burst here, and small enough for the cache of one core.
+/// The default size of a ring in bytes. A question can set another size. The ring is large enough for any burst here, and small enough for
+/// the cache of one core.
 pub const RING_BYTES: u64 = 1 << 19;
 
-/// Messages of one size that a ring holds.
+/// Returns the number of messages of one size that a ring can hold.
 pub fn ring_messages(ring_bytes: u64, size: usize) -> u64 {
     ring_bytes / record_bytes(size as u64)
 }
 
 impl Spec {
-    /// Makes a round with one receiver, in which each end is bound to a CPU of its own. The caller sets the number of
-    /// messages and the pace.
+    /// Makes a round with one receiver. The publisher and the receiver are bound to separate CPUs. The caller sets the number of messages
+    /// and the pace.
     pub fn one_to_one(contestant: Contestant, size: usize) -> Self {
         Self {
             contestant,
@@ -199,7 +197,7 @@ impl Spec {
         }
     }
 
-    /// Makes a round with many receivers. None is bound to a CPU, and the publisher sleeps between its sends.
+    /// Makes a round with many receivers. No process is bound to a CPU, and the publisher sleeps between its sends.
     pub fn crowd(contestant: Contestant, receivers: usize, size: usize) -> Self {
         Self {
             receivers,
@@ -211,22 +209,22 @@ impl Spec {
         }
     }
 
-    /// Returns the number of warm-up and counted messages together. It is also the sequence of the last message.
+    /// Returns the number of all messages, including those that do not count. This is also the sequence of the last message.
     pub fn total(&self) -> u64 {
         self.warmup + self.messages
     }
 
-    /// Messages that a ring of this round holds.
+    /// Returns the number of messages that a ring of this round can hold.
     pub fn ring_messages(&self) -> u64 {
         ring_messages(self.ring_bytes, self.size)
     }
 
-    /// Whether the round keeps the times of each message, and not only totals or windows.
+    /// Whether the round keeps the times of each message. Otherwise it keeps only totals or windows.
     pub fn is_kept_each(&self) -> bool {
         self.interval_ns > 0 && self.window_ns == 0
     }
 
-    /// The control socket of the round's daemon.
+    /// Returns the path of the control socket of the round's daemon.
     pub fn socket(&self) -> PathBuf {
         self.dir.join("control.sock")
     }
@@ -237,12 +235,12 @@ impl Spec {
 pub enum Task {
     /// Publish the round's messages.
     Publish(Spec),
-    /// Receive them as the receiver with this number, from 0.
+    /// Receive the messages as the receiver with this number, from 0.
     Receive(Spec, usize),
 }
 
 impl Task {
-    /// The round.
+    /// Returns the round of the task.
     pub fn spec(&self) -> &Spec {
         match self {
             Self::Publish(spec) | Self::Receive(spec, _) => spec,
@@ -250,20 +248,20 @@ impl Task {
     }
 }
 
-/// The resources that a process used while it played its role. Its JSON is the list of its fields in their order.
+/// The resources that a process used while it played its role. In JSON, this is a list of the fields in their order.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Usage {
-    /// CPU time in user mode.
+    /// CPU time in user mode, in ns.
     pub user_ns: u64,
-    /// CPU time in the kernel.
+    /// CPU time in the kernel, in ns.
     pub system_ns: u64,
-    /// Times it gave its CPU away.
+    /// The number of times that the process gave its CPU away.
     pub voluntary_switches: u64,
-    /// Times its CPU was taken away.
+    /// The number of times that the process lost its CPU.
     pub involuntary_switches: u64,
-    /// Time in which it could have run but had no CPU.
+    /// The time in ns for which the process was ready to run but had no CPU.
     pub waited_ns: u64,
-    /// Wall time of the measurement.
+    /// The duration of the measurement, in ns.
     pub wall_ns: u64,
 }
 
@@ -278,20 +276,20 @@ impl Serialize for Usage {
 /// The publisher's report.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Published {
-    /// Messages sent that count.
+    /// The number of sent messages that count.
     pub messages: u64,
-    /// Clock ticks at the first that counts, and after the last.
+    /// Clock ticks at the first message that counts, and after the last message.
     #[serde(default, skip_serializing_if = "is_default")]
     pub span: (u64, u64),
-    /// The time between two consecutive readings of the clock, in ns. Each publish figure includes this time.
+    /// The time between two consecutive readings of the clock, in ns. Every measured duration of a send includes this time.
     pub clock_ns: u64,
-    /// The number of times that the transport had no room and the publisher tried again.
+    /// The number of times that the publisher tried again because the transport had no room.
     #[serde(default, skip_serializing_if = "is_default")]
     pub retries: u64,
     /// The times at which the publisher's thread was spinning but did not get the CPU.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hiccups: HiccupLog,
-    /// The resources that it used.
+    /// The resources that the publisher used.
     pub usage: Usage,
     /// Remarks of the transport, such as a refused preparation.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -301,27 +299,27 @@ pub struct Published {
 /// A receiver's report. Each failed check is counted.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Received {
-    /// Messages that count and came for the first time, whole.
+    /// The number of different messages that count and arrived with the right bytes.
     pub delivered: u64,
-    /// Messages that count and never came.
+    /// The number of messages that count and never arrived.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lost: u64,
-    /// Messages that came again.
+    /// The number of messages that arrived again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub duplicated: u64,
-    /// Messages that came after a later one.
+    /// The number of messages that arrived after a later message.
     #[serde(default, skip_serializing_if = "is_default")]
     pub out_of_order: u64,
-    /// Messages whose bytes are not what was sent.
+    /// The number of messages with wrong bytes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub corrupt: u64,
-    /// Losses that the transport itself reported.
+    /// The number of losses that the transport itself reported.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reported_lost: u64,
-    /// Clock ticks at the first and the last receipt that counts.
+    /// Clock ticks at the first and at the last receipt that counts.
     #[serde(default, skip_serializing_if = "is_default")]
     pub span: (u64, u64),
-    /// The resources that it used.
+    /// The resources that the receiver used.
     pub usage: Usage,
     /// The times at which the receiver's thread was spinning but did not get the CPU.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -329,7 +327,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Adds another receiver's counts. The span then begins with the first receipt of either receiver, and ends with the last.
+    /// Adds another receiver's counts. The span then goes from the first receipt of either receiver to the last receipt of either.
     pub fn add(&mut self, other: &Self) {
         self.delivered += other.delivered;
         self.lost += other.lost;

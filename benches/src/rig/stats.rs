@@ -1,5 +1,5 @@
-//! Histograms, and the figures that are computed from them. Latencies are HdrHistograms with three significant digits in ns. They can
-//! be added without loss, and any HdrHistogram tool can read them.
+//! Histograms, and the figures that are computed from them. Latencies are in HdrHistograms with three significant digits, in ns. Such
+//! histograms can be added without loss, and any HdrHistogram tool can read them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use serde::{Deserialize, Serialize};
 
-/// The longest time a histogram tells from longer ones, in ns.
+/// The largest time that a histogram can hold, in ns. Longer times count as this time.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Makes an empty histogram with fixed bounds. A histogram without bounds grows only in `record`, and clamps values in
@@ -17,18 +17,18 @@ pub fn histogram() -> Histogram<u64> {
         .expect("the bounds are in order, and three digits are allowed")
 }
 
-/// A distribution: the figures for tables and plots. Until the answer is written, it also has the whole histogram. Its JSON is the list of
+/// A distribution: the figures for tables and plots. Until the answer is written, it also has the whole histogram. In JSON, it is a list of
 /// its fields in their order. The list is empty if nothing was measured.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Distribution {
-    /// Samples.
+    /// The number of samples.
     pub count: u64,
-    /// Smallest.
+    /// The smallest sample.
     pub min: u64,
-    /// The arithmetic mean. It is only for comparison with other projects' tables, and decides nothing.
+    /// The arithmetic mean. It is only for comparison with other projects' tables.
     pub mean: f64,
-    /// Median.
+    /// The median.
     pub p50: u64,
     /// 75th percentile.
     pub p75: u64,
@@ -42,9 +42,9 @@ pub struct Distribution {
     pub p9999: u64,
     /// 99.999th percentile.
     pub p99999: u64,
-    /// Largest.
+    /// The largest sample.
     pub max: u64,
-    /// The histogram: HdrHistogram V2, deflated, base64. It is empty in an answer that was read from a file.
+    /// The histogram: HdrHistogram V2, deflated, base64. An answer that was read from a file has no histogram, so this is empty there.
     pub histogram: String,
 }
 
@@ -64,7 +64,7 @@ impl Serialize for Distribution {
 }
 
 impl Distribution {
-    /// The distribution of a histogram of nanoseconds.
+    /// Computes the distribution from a histogram of nanoseconds.
     pub fn of(histogram: &Histogram<u64>) -> Self {
         let at = |quantile| histogram.value_at_quantile(quantile);
         let mut bytes = Vec::new();
@@ -87,15 +87,15 @@ impl Distribution {
         }
     }
 
-    /// The distribution of values in nanoseconds.
+    /// Computes the distribution of values in nanoseconds.
     pub fn of_values(values: impl IntoIterator<Item = u64>) -> Self {
         let mut histogram = histogram();
         values.into_iter().for_each(|value| histogram.saturating_record(value));
         Self::of(&histogram)
     }
 
-    /// Returns the stored percentiles and the maximum, each with its quantile. The quantile of the maximum is 1 - 0.5 / `count`.
-    /// Percentiles above this quantile are left out.
+    /// Returns the stored percentiles and the maximum, each with its quantile. The maximum has the quantile 1 - 0.5 / `count`. Percentiles
+    /// above this quantile are left out.
     pub fn curve(&self) -> Vec<(f64, u64)> {
         let last = 1.0 - 0.5 / self.count.max(1) as f64;
         let kept = [
@@ -123,14 +123,14 @@ impl Distribution {
     }
 }
 
-/// The times at which a spinning thread did not run (hiccups). Its JSON is the list of its fields.
+/// The times at which a spinning thread did not run (hiccups). In JSON, this is a list of the fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct HiccupLog {
-    /// Number of stretches of more than [`HICCUP_NS`].
+    /// The number of hiccups, each longer than [`HICCUP_NS`].
     pub count: u64,
-    /// Their sum, in ns.
+    /// The total length of the hiccups, in ns.
     pub total_ns: u64,
-    /// The five hundred longest hiccups. Each has its start, counted from the start of the measurement, and its length, both in ns.
+    /// The five hundred longest hiccups. Each has two values in ns: its start, from the start of the measurement, and its length.
     #[serde(default)]
     pub longest: Vec<(u64, u64)>,
 }
@@ -147,18 +147,18 @@ impl Serialize for HiccupLog {
 
 /// The shortest pause of a spinning loop that counts as a hiccup, in ns.
 pub const HICCUP_NS: u64 = 2_000;
-/// Hiccups kept one by one.
+/// The number of hiccups that are kept one by one.
 const KEPT: usize = 500;
 
 impl HiccupLog {
-    /// Notes a pause that began at `at_ns`. It allocates memory only at the first call.
+    /// Notes a pause that began at `at_ns`. Allocates memory only at the first call.
     pub fn note(&mut self, at_ns: u64, length_ns: u64) {
         self.count += 1;
         self.total_ns += length_ns;
         self.keep(at_ns, length_ns);
     }
 
-    /// Adds another CPU's pauses.
+    /// Adds the pauses of another CPU.
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.total_ns += other.total_ns;
@@ -184,7 +184,7 @@ impl HiccupLog {
     }
 }
 
-/// Returns the median. For an even number of values it is the lower of the two in the middle. Without values it is `None`.
+/// Returns the median. For an even number of values, this is the lower of the two in the middle. Returns `None` if there are no values.
 pub fn median<T: PartialOrd + Copy>(values: impl IntoIterator<Item = T>) -> Option<T> {
     let mut values: Vec<T> = values.into_iter().collect();
     values.sort_by(|a, b| a.partial_cmp(b).expect("no round gives a NaN"));

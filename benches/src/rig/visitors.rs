@@ -1,5 +1,5 @@
-//! Visitors: receivers that come, leave and die while a round runs. A visitor must see the stream without a gap as long as
-//! it stays. The round measures the effect of visitors on the publisher and on the other receivers.
+//! Visitors: receivers that come, leave and die during a round. A visitor must see the stream without a gap as long as it stays. The round
+//! measures the effect of visitors on the publisher and on the other receivers.
 
 use crate::rig::player::Player;
 use crate::rig::spec::{Received, Spec, Task};
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 /// The counts of a round's visitors.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Visits {
-    /// Visitors that attached.
+    /// The number of visitors that attached.
     pub joined: u64,
-    /// Visitors that were told to leave, and did.
+    /// The number of visitors that left as requested.
     pub left: u64,
-    /// Visitors that were killed while they received.
+    /// The number of visitors that were killed while they received.
     pub killed: u64,
-    /// Visitors that were killed as soon as they had attached.
+    /// The number of visitors that were killed as soon as they had attached.
     pub killed_at_once: u64,
     /// The sum of the reports of the visitors that left. `lost` counts messages that were missing between the first and
     /// the last message of a visitor.
@@ -26,14 +26,14 @@ pub struct Visits {
 }
 
 impl Visits {
-    /// Whether all visitors received correct messages only, each once and in order, and reported every loss exactly.
+    /// Whether each visitor received only correct messages, each once and in order, and whether it reported every loss exactly.
     pub fn is_exact(&self) -> bool {
         let r = &self.received;
         r.duplicated + r.out_of_order + r.corrupt == 0 && r.lost == r.reported_lost
     }
 }
 
-/// Time that a visitor may take to attach or to report.
+/// The time limit for a visitor to attach or to report.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Lets visitors come and go until `stopped` has a message, or its sender is dropped.
@@ -75,7 +75,7 @@ fn end(mut visitor: Player, number: usize, visits: &mut Visits) -> Result<()> {
         *killed += 1;
         return visitor.kill();
     }
-    // A visitor that has seen the last message has reported, and no longer listens.
+    // A visitor that has seen the last message has sent its report and ended.
     drop(visitor.tell("stop"));
     let report = visitor.line(Instant::now() + PATIENCE, "report")?;
     let report: Received =

@@ -1,7 +1,7 @@
-//! Windows of a long round. Each window has the same number of messages. At the end of each window, a process prints a histogram. It does
-//! not keep the times of the messages, so its memory does not grow.
+//! Windows of a long round. Each window has the same number of messages. At the end of each window, a process prints a histogram. The
+//! process does not keep the times of messages, so its memory does not grow.
 //!
-//! The number of a message decides its window, so the windows of all processes agree. The thread that sends or receives only swaps two
+//! The number of a message determines its window, so the windows of all processes agree. The thread that sends or receives only swaps two
 //! histograms. Another thread encodes and prints them.
 
 use crate::rig::child::say;
@@ -16,19 +16,19 @@ use std::thread::JoinHandle;
 /// The latencies of one process in one window.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Window {
-    /// Number of the window, from 0.
+    /// The number of the window, from 0.
     pub index: u64,
-    /// The receiver's latency from the intended send, or the publisher's time inside a send, in ns.
+    /// The receiver's latencies from the intended send, or the durations of the publisher's sends, in ns.
     pub distribution: Distribution,
 }
 
 /// The beginning of the line that a process prints for a window.
 pub const PREFIX: &str = "window ";
 
-/// One process's windows.
+/// The windows of one process.
 #[derive(Debug)]
 pub struct Windows {
-    /// Messages a window.
+    /// The number of messages in a window.
     each: u64,
     index: u64,
     current: Histogram<u64>,
@@ -38,7 +38,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The windows of a round, if it has them.
+    /// Makes the windows of a round. Returns `None` if the round has no windows.
     pub fn of(spec: &Spec) -> Option<Self> {
         if spec.window_ns == 0 {
             return None;
@@ -56,8 +56,8 @@ impl Windows {
         })
     }
 
-    /// Notes `ns` for the counted message with the index `place`, counted from 0. If a message arrives after the end of its window, the
-    /// present window gets its value.
+    /// Notes `ns` for the counted message with the index `place`, from 0. If the message arrives after the end of its window, its value
+    /// goes to the present window.
     #[inline]
     pub fn record(&mut self, place: u64, ns: u64) {
         if place / self.each > self.index {
@@ -68,10 +68,10 @@ impl Windows {
 
     #[cold]
     fn turn(&mut self, index: u64) {
-        // The printer has had the time of a whole window to give the histogram back.
+        // The printer has had a whole window of time to return the histogram.
         let Ok(empty) = self.empty.recv() else { return };
         let full = std::mem::replace(&mut self.current, empty);
-        // A printer that has gone is reported by `finish`.
+        // If the printer has ended, `finish` reports this.
         let _ = self.full.send((self.index, full));
         self.index = index;
     }
@@ -79,7 +79,7 @@ impl Windows {
     /// Prints the last window.
     ///
     /// # Errors
-    /// When the rig is gone.
+    /// When the rig has ended.
     pub fn finish(self) -> Result<()> {
         let _ = self.full.send((self.index, self.current));
         drop(self.full);

@@ -1,5 +1,5 @@
-//! A channel that the bridge sends from one host to another. Publisher and reader use the public API as on one host.
-//! [The rig](crate::rig::bridge) starts the bridge's processes.
+//! A channel that the bridge sends from one host to another. The publisher and the reader use the public API, as on one host. [The
+//! rig](crate::rig::bridge) starts the bridge's processes.
 
 use crate::rig::bridge::{BridgeMode, PAYLOAD_MAX, far_dir, near_dir};
 use crate::rig::names::CHANNEL;
@@ -11,14 +11,14 @@ use shmcast::{Event, Preparation, Publisher, Subscriber};
 use shmcast_layout::counter::ticks;
 use std::time::{Duration, Instant};
 
-/// The sleep between two polls of a reader that only reads the time stamps in the ring.
+/// The sleep between two polls of a reader that needs only the time stamps in the ring.
 const NAP: Duration = Duration::from_millis(2);
 
 /// The publisher on the sending host.
 #[derive(Debug)]
 pub struct BridgeSender {
     publisher: Publisher,
-    /// Whether the publisher yields its CPU to the bridge after each message. The publisher yields if both share one CPU.
+    /// Whether the publisher yields its CPU to the bridge after each message, because both share one CPU.
     yields: bool,
 }
 
@@ -100,7 +100,7 @@ impl Receiver for BridgeReceiver {
 fn hand(event: Event<'_>, to_ring: bool, sink: &mut Sink) {
     match event {
         Event::Message(message) if to_ring => {
-            // The record has the low 48 bits of the clock, which wrap after a day or more.
+            // A record has only the low 48 bits of the clock, which wrap after a day or more.
             let now = ticks();
             let ago = now.wrapping_sub(message.time) & ((1 << 48) - 1);
             sink.message_at(message.payload, now - ago);

@@ -38,7 +38,7 @@ impl Sender for IdealSender {
 #[derive(Debug)]
 pub struct IdealReceiver {
     reader: IdealReader,
-    /// One message's bytes, from the start of a cache line.
+    /// The bytes of one message, from the start of a cache line.
     buffer: Vec<u8>,
     place: Range<usize>,
 }

@@ -1,5 +1,5 @@
 //! A channel that the bridge sends to another host, with one thread at each end. The publisher's thread also runs the sending end, and the
-//! reader's thread runs the receiving end. Here the bridge is a library. In [`bridge`](super::bridge), it has processes of its own.
+//! reader's thread also runs the receiving end. Here the bridge is a library. In [`bridge`](super::bridge), it is two separate processes.
 
 use super::bridge::{BridgeReceiver, BridgeSender};
 use crate::rig::bridge::{GROUP, PAYLOAD_MAX, REPAIR_PORT, far_dir, keys_of, near_dir};
@@ -15,7 +15,7 @@ use shmcast_bridge::ingress::{IngressInvoker, IngressOptions};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, Profile, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use std::net::SocketAddr;
 
-/// The configuration that both ends share.
+/// Returns the configuration that both ends share.
 fn bridge_spec(spec: &Spec, interface: &str) -> Result<BridgeSpec> {
     let group: SocketAddr = GROUP.parse().context("the rig's group")?;
     let line = match spec.contestant.transport_name() {
@@ -34,7 +34,7 @@ fn repair_address() -> SocketAddr {
     SocketAddr::from((NEAR.0, REPAIR_PORT))
 }
 
-/// Publishes, and sends what was published.
+/// Publishes messages, and sends them to the other host.
 pub struct InvokedSender {
     sender: BridgeSender,
     invoker: EgressInvoker,
@@ -70,7 +70,7 @@ impl Sender for InvokedSender {
     }
 }
 
-/// Receives into the channel, and reads it.
+/// Receives messages into the channel, and reads the channel.
 pub struct InvokedReceiver {
     invoker: IngressInvoker,
     receiver: BridgeReceiver,

@@ -1,6 +1,6 @@
-//! The kernel's UDP on the loopback interface, by multicast or to one receiver. shmcast's shared memory replaces this transport. These are
-//! its settings:
-//! - The socket is bound to the group itself, so that it receives no other traffic of this port.
+//! The kernel's UDP on the loopback interface, by multicast or to one receiver. shmcast's shared memory replaces this transport. The
+//! transport has these settings:
+//! - The socket is bound to the group, so that it receives no other traffic of this port.
 //! - Receive buffers are as large as the kernel allows (`SO_RCVBUFFORCE` where permitted).
 //! - The TTL is 1, and loop is on.
 //! - The tokio receiver is like common programs: one `current_thread` runtime, and `recv_from` in a loop.
@@ -17,15 +17,14 @@ use std::sync::atomic::Ordering;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 0, 1);
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// Returns a port for the round. It is computed from the round's directory. So if two rounds run at the same time by mistake, they do not
-/// receive each other's messages.
+/// Returns a port that is computed from the round's directory. So two rounds at the same time do not receive each other's messages.
 fn port(spec: &Spec) -> u16 {
     let name = spec.dir.as_os_str().as_encoded_bytes();
     let hash = name.iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33) ^ u32::from(byte));
     20_000 + (hash % 10_000) as u16
 }
 
-/// The group, or the one receiver.
+/// Returns the address of the group, or of the one receiver.
 fn destination(spec: &Spec) -> SocketAddrV4 {
     let address = if spec.contestant.transport_name() == UDP { LOOPBACK } else { GROUP };
     SocketAddrV4::new(address, port(spec))

@@ -1,5 +1,6 @@
-//! The peers' transports. They are in a separate program (`peers/` beside this package) with its own lock file, so that a build of shmcast
-//! does not build other projects. The rig starts this program with `play TASK`, and with `list` to get the names of its transports.
+//! The transports of peers. They are in a separate program (`peers/` beside this package) with its own lock file, so that a build of
+//! shmcast does not build other projects. The rig starts this program with `play TASK`. With `list`, the program prints the names of its
+//! transports.
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -9,9 +10,9 @@ use std::process::Command;
 /// A transport that a peers' program offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// The name to ask for it by.
+    /// The name by which the transport is requested.
     pub name: String,
-    /// The release that was built in.
+    /// The version of the project that was built into the program.
     pub version: String,
 }
 

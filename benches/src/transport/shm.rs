@@ -36,12 +36,12 @@ fn has_gates(spec: &Spec) -> bool {
     spec.gated && spec.contestant.transport_name() == SHMCAST_GATE
 }
 
-/// The gate of receiver number `me`.
+/// Returns the name of the gate of receiver number `me`.
 fn gate(me: usize) -> String {
     format!("receiver-{me}")
 }
 
-/// How every publisher of a round opens its channel.
+/// Returns the options with which every publisher of a round opens its channel.
 pub(super) fn publisher(spec: &Spec) -> Result<PublisherBuilder> {
     let builder = Publisher::builder(CHANNEL).prepare(Preparation::FULL);
     Ok(match daemon(spec)? {
@@ -53,7 +53,7 @@ pub(super) fn publisher(spec: &Spec) -> Result<PublisherBuilder> {
 impl Sender for ShmSender {
     #[inline(always)]
     fn send(&mut self, payload: &[u8], sent: u64) -> Result<u64> {
-        // The rig has just read the clock for the payload, so the ring need not read it again.
+        // The rig has just read the clock for the payload. So the ring gets this time and does not read the clock again.
         self.publisher.publish_at(payload, Mark::default(), sent)?;
         Ok(0)
     }
@@ -74,9 +74,9 @@ pub struct ShmReceiver {
     has_gates: bool,
 }
 
-/// Most messages of one batch.
+/// The greatest number of messages in one batch.
 const BATCH: usize = 64;
-/// The time limit of a gate. It is longer than any time for which the system keeps a process from its CPU.
+/// The time limit of a gate. The limit is longer than any time for which the system keeps a process from its CPU.
 const GATE_WAIT: Duration = Duration::from_secs(10);
 
 impl ShmReceiver {
@@ -101,7 +101,7 @@ pub(super) fn subscriber(spec: &Spec, me: usize) -> Result<Subscriber> {
         spec::Wait::Park => Wait::Park,
         other => bail!("shmcast does not wait by {}", other.name()),
     };
-    // Every second visitor begins with the oldest message in the ring, the others with the latest.
+    // Every second visitor begins with the oldest message in the ring, and the others begin with the latest.
     let start = if me >= spec.receivers && me % 2 == 1 { Start::Latest } else { Start::Oldest };
     let builder = Subscriber::builder(CHANNEL).start(start).wait(wait);
     let builder = match daemon(spec)? {
@@ -112,7 +112,7 @@ pub(super) fn subscriber(spec: &Spec, me: usize) -> Result<Subscriber> {
     builder.open().context("subscribe")
 }
 
-/// The round's daemon, if it has one.
+/// Connects to the round's daemon, if there is one.
 fn daemon(spec: &Spec) -> Result<Option<Client>> {
     spec.daemon.as_ref().map(|_| Client::at(spec.socket()).context("find the round's daemon")).transpose()
 }
@@ -131,8 +131,7 @@ pub(super) fn hand(event: Event<'_>, sink: &mut Sink) {
     }
 }
 
-/// Passes a message to the sink. It is a separate function, so that the loop over a batch and the rig's check can each use
-/// all registers.
+/// Passes a message to the sink. This is a separate function, so that the loop over a batch and the rig's check can each use all registers.
 #[inline(never)]
 fn take(sink: &mut Sink, payload: &[u8]) {
     sink.message(payload);
@@ -158,7 +157,7 @@ impl Receiver for ShmReceiver {
         }
         let mut deadline = Instant::now();
         while !sink.is_done() {
-            // A receiver that wants rate takes a batch while messages are there.
+            // A receiver for high rates takes batches while messages are available.
             if wait == spec::Wait::Burst && self.poll(sink)? {
                 continue;
             }

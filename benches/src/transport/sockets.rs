@@ -1,4 +1,4 @@
-//! The shared parts of the socket transports: a UDP sender, and one receiver for both UDP and unix sockets.
+//! The shared parts of the socket transports: a UDP sender, and a receiver for UDP and unix sockets.
 
 use crate::rig::publish::Sender;
 use crate::rig::receive::{LOOK, Receiver, Sink};
@@ -9,12 +9,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, ErrorKind, Read};
 use std::net::UdpSocket;
 
-/// Receive buffer of a UDP socket, in bytes.
+/// The receive buffer of a UDP socket, in bytes.
 const BUFFER_BYTES: usize = 8 << 20;
-/// The smallest buffer for a datagram in bytes. It is larger than most messages, so that a datagram of a wrong length is noticed.
+/// The smallest buffer for a datagram in bytes. The buffer is larger than most messages, so that a datagram of a wrong length is noticed.
 const LEAST_BYTES: usize = 2048;
 
-/// A new UDP socket.
+/// Makes a UDP socket.
 pub(super) fn udp() -> Result<Socket> {
     Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).context("make a UDP socket")
 }
@@ -22,12 +22,12 @@ pub(super) fn udp() -> Result<Socket> {
 /// Gives `socket` a receive buffer of 8 MiB, or as much as the system's limit allows.
 pub(super) fn widen(socket: &Socket) -> Result<()> {
     socket.set_recv_buffer_size(BUFFER_BYTES)?;
-    // Goes beyond the system's limit where this process may; otherwise the limit holds.
+    // A privileged process can exceed the system's limit. For other processes, the limit stays.
     let _ = setsockopt(socket, sockopt::RcvBufForce, &BUFFER_BYTES);
     Ok(())
 }
 
-/// Whether an error means that a receive found nothing.
+/// Whether an error means that there was nothing to receive.
 fn is_nothing(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
@@ -50,7 +50,7 @@ impl Sender for UdpSender {
     }
 }
 
-/// Receives one message for each read. It blocks if the round says so, and polls otherwise.
+/// Receives one message with each read. Blocks or polls, as the round requires.
 #[derive(Debug)]
 pub struct SocketReceiver {
     socket: Socket,

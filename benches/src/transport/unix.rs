@@ -1,6 +1,6 @@
 //! Unix sockets: one send for each receiver, as in programs without multicast.
 //!
-//! Send buffers are as large as the kernel allows. If a receiver's buffer is full, the publisher waits, so nothing is lost.
+//! Send buffers are as large as the kernel allows. If the buffer of a receiver is full, the publisher waits. So no message is lost.
 
 use super::sockets::SocketReceiver;
 use crate::rig::publish::Sender;
@@ -35,7 +35,7 @@ fn send_to_all(sockets: &[Socket], payload: &[u8]) -> Result<u64> {
     Ok(again)
 }
 
-/// Sends datagrams.
+/// Sends datagrams to all receivers.
 #[derive(Debug)]
 pub struct DatagramSender {
     spec: Spec,
@@ -69,7 +69,7 @@ impl Sender for DatagramSender {
     }
 }
 
-/// Sends over one connection a receiver.
+/// Sends over a separate connection to each receiver.
 #[derive(Debug)]
 pub struct SeqpacketSender {
     receivers: usize,
@@ -116,7 +116,7 @@ impl Sender for SeqpacketSender {
     }
 }
 
-/// A datagram receiver.
+/// Makes a datagram receiver.
 ///
 /// # Errors
 /// The system's error.
@@ -126,7 +126,7 @@ pub fn datagram(spec: &Spec, me: usize) -> Result<SocketReceiver> {
     SocketReceiver::new(spec, socket)
 }
 
-/// A seqpacket receiver.
+/// Makes a seqpacket receiver.
 ///
 /// # Errors
 /// The system's error.

@@ -1,5 +1,5 @@
-//! Bare UDP between two hosts, with which the bridge is compared: one `send` and one `recv` for each message, over the
-//! same wire. The socket is connected, and its receive buffer is as large as the kernel allows.
+//! Bare UDP between two hosts, with which the bridge is compared. Each message is one `send` and one `recv` over the same wire. The socket
+//! is connected, and its receive buffer is as large as the kernel allows.
 
 use super::sockets::{self, SocketReceiver, UdpSender};
 use crate::rig::hosts::{FAR, NEAR};
@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 79, 0, 2);
 const PORT: u16 = 30_001;
 
-/// The address to which the datagrams go.
+/// Returns the address to which the datagrams are sent.
 fn destination(spec: &Spec) -> SocketAddrV4 {
     match spec.contestant.transport_name() {
         WIRE_MULTICAST => SocketAddrV4::new(GROUP, PORT),

@@ -1,4 +1,4 @@
-//! The real daemon, `shmcastd`, with one channel.
+//! The real daemon `shmcastd`, with one channel.
 
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -17,7 +17,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon whose files are in `dir`, and waits until it answers. `more` are lines of the channel's configuration.
+    /// Starts a daemon whose files are in `dir`, and waits until it answers. `more` is added to the channel's configuration.
     ///
     /// # Errors
     /// If the daemon does not answer, or if `shmcastd` is neither in `$SHMCAST_BIN` nor beside this program.
@@ -51,7 +51,7 @@ impl Daemon {
     /// Starts the daemon again after a kill.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the daemon does not answer.
     pub fn restart(&mut self) -> Result<()> {
         self.child = spawn(&self.program, &self.config)?;
         self.wait()
@@ -69,7 +69,7 @@ impl Daemon {
     }
 }
 
-/// Returns the path of `shmcastd`. It is in the directory of this program, or, for tests, in the parent directory.
+/// Returns the path of `shmcastd`, which is in the directory of this program. For tests, it is in the parent directory.
 fn beside() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let mut places = this.ancestors().skip(1).take(2).map(|dir| dir.join("shmcastd"));

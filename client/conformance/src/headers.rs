@@ -1,4 +1,4 @@
-//! Level 1: whether a header is accepted, and the reason if it is refused.
+//! Level 1: whether a header is accepted, and the reason for a refusal.
 
 use crate::model::Start;
 use crate::scribe::{CAPACITY, Life, MAX_MESSAGE, Scribe, WORDS, checksum};
@@ -15,14 +15,14 @@ pub struct Vector {
     refused: Option<&'static str>,
 }
 
-/// Words with other values, with a correct checksum.
+/// Words and their new values. The checksum is corrected after the change.
 type Change<'a> = &'a [(usize, u64)];
 
 fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Collects vectors that are changes of one whole header.
+/// Collects vectors (test cases) that are changes of one valid header.
 struct Vectors {
     whole: Vec<u64>,
     made: Vec<Vector>,
@@ -35,7 +35,7 @@ type Named<'a> = (&'a str, Change<'a>, Option<&'static str>);
 const SIZES: Option<&str> = Some("geometry");
 const FIELD: Option<&str> = Some("field");
 
-/// Changes of the sizes.
+/// Changes of the sizes in a header.
 const GEOMETRY: [Named<'_>; 14] = [
     ("capacity-0", &[(2, 0)], SIZES),
     ("capacity-odd", &[(2, CAPACITY + 64)], SIZES),
@@ -53,7 +53,7 @@ const GEOMETRY: [Named<'_>; 14] = [
     ("data-offset-huge", &[(7, u64::MAX)], SIZES),
 ];
 
-/// Changes of the other fields.
+/// Changes of the other fields of a header.
 const FIELDS: [Named<'_>; 15] = [
     ("max-message-small", &[(6, 1)], None),
     ("chunk-smallest", &[(4, 64)], None),
@@ -72,7 +72,7 @@ const FIELDS: [Named<'_>; 15] = [
     ("names-empty", &[(64, 0), (65, 0), (66, 0)], None),
 ];
 
-/// All vectors.
+/// Returns all vectors (test cases).
 pub fn vectors() -> Vec<Vector> {
     let mut scribe = Scribe::take(crate::scribe::empty(), (0, 1), 1);
     scribe.publish(b"x", 0, false, 2);
@@ -108,7 +108,7 @@ impl Vectors {
         self.add(name, bytes(&words), refused);
     }
 
-    /// Adds files of other lengths.
+    /// Adds files that are too short or too long.
     fn lengths(&mut self) {
         let whole = bytes(&self.whole);
         self.add("whole", whole.clone(), None);
@@ -139,14 +139,14 @@ impl Vectors {
 
     /// Adds headers in which a word was changed without a change of the checksum.
     fn damage(&mut self) {
-        // Each word that the checksum covers, some words of the names, and some after the names.
+        // These are the words that the checksum covers, some words of the names, and some words after the names.
         for word in (2..=15).chain([64, 65, 68, 70, 300, 511]) {
             for bit in [0, 31, 63] {
                 let value = self.whole[word] ^ 1 << bit;
                 self.damaged(format!("damage-word-{word}-bit-{bit}"), &[(word, value)], Some("checksum"));
             }
         }
-        // Words that the checksum does not cover do not matter.
+        // The checksum does not cover these words, so a change does not matter.
         for word in [17, 31, 40, 60, 63] {
             self.damaged(format!("reserved-word-{word}"), &[(word, u64::MAX)], None);
         }
@@ -162,7 +162,7 @@ impl Vectors {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.

@@ -1,5 +1,5 @@
-//! Level 5: segments in which some words were replaced by random ones. A reader can refuse such a segment, or return any events in order.
-//! The reader must not crash, hang, or return an impossible message.
+//! Level 5: segments in which random words replace some words. A reader can refuse such a segment, or return any events in order. The
+//! reader must not crash, hang, or return an impossible message.
 
 use crate::scribe::{MAX_MESSAGE, checksum};
 use crate::segments;
@@ -8,9 +8,9 @@ use crate::testee::{Answer, Testee};
 use anyhow::Result;
 use fastrand::Rng;
 
-/// Number of vectors. Each is a history with many mutants.
+/// The number of vectors (test cases). Each is a history with many mutants.
 pub const SEEDS: u64 = 20;
-/// Default number of mutants of a vector.
+/// The default number of mutants of each vector (test case).
 pub const MUTANTS: u64 = 30;
 /// Greatest number of events that a reader takes.
 const MOST: usize = 40;
@@ -24,7 +24,7 @@ pub struct Vector {
     mutants: u64,
 }
 
-/// Returns all vectors, with this many mutants each.
+/// Returns all vectors (test cases), with this many mutants each.
 pub fn vectors(mutants: u64) -> Vec<Vector> {
     (0..SEEDS).map(|seed| Vector { name: format!("mutants-of-seed-{seed}"), seed, mutants }).collect()
 }
@@ -44,7 +44,7 @@ pub(crate) const REASONS: [&str; 10] = [
 ];
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.
@@ -57,7 +57,7 @@ impl Vector {
             let mut forged = words.clone();
             let mut changed = vec![15];
             for _ in 0..dice.usize(1..5) {
-                // Half of the changes are at the words that readers use first.
+                // Half of the changes are in the words that readers use first.
                 let at = if dice.bool() {
                     [16, 32, 48, 49, 50, 56, 57][dice.usize(0..7)]
                 } else {
@@ -89,7 +89,7 @@ pub(crate) fn changed_word(words: &[u64], at: usize, stands: &[usize], dice: &mu
         1 => [0, 1, u64::MAX, 1 << 61, 1 << 62, (1 << 48) - 1, (1 << 48) - 2][dice.usize(0..7)],
         2 => word ^ 1 << dice.u8(0..64),
         3 => word.wrapping_add(dice.u64(0..130)).wrapping_sub(65),
-        // The length, a flag or the sequence changes, and the rest of the commit word stays.
+        // Changes the length, a flag or the sequence, and keeps the rest of the commit word.
         4 => word & !0x1ff_ffff | dice.u64(0..0x1ff_ffff) >> dice.u8(0..25),
         _ => words[stands[dice.usize(0..stands.len())]],
     }

@@ -28,12 +28,12 @@ use testee::{Hello, Testee};
 /// The levels.
 pub const LEVELS: [u8; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
-/// For how long the levels without a natural end are played.
+/// The length of those levels that have no natural end.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// How long each race lasts.
+    /// The duration of each race.
     pub race: Duration,
-    /// How many mutants of each history a reader gets.
+    /// The number of mutants of each history that a reader gets.
     pub mutants: u64,
 }
 
@@ -45,19 +45,19 @@ impl Default for Effort {
 
 type Play = dyn Fn(&mut Testee) -> Result<Verdict>;
 
-/// A vector of some level.
+/// A vector (a test case) of a level.
 pub struct Vector {
     /// The level.
     pub level: u8,
-    /// The name, which no other vector of the level has.
+    /// The name. Each name is used once in a level.
     pub name: String,
-    /// The levels that a testee must have besides.
+    /// More levels that a testee must have for this vector (a test case).
     needs: Vec<u8>,
     play: Box<Play>,
 }
 
 impl Vector {
-    /// Whether a testee can play the vector.
+    /// Whether a testee can play the vector (a test case).
     pub fn is_for(&self, hello: &Hello) -> bool {
         [self.level].iter().chain(&self.needs).all(|level| hello.levels.contains(level))
     }
@@ -71,7 +71,7 @@ impl Vector {
     }
 }
 
-/// All vectors of a level.
+/// Returns all vectors (test cases) of a level.
 pub fn vectors(level: u8, effort: Effort) -> Vec<Vector> {
     macro_rules! of {
         ($vectors:expr) => {
@@ -106,7 +106,7 @@ pub fn vectors(level: u8, effort: Effort) -> Vec<Vector> {
     }
 }
 
-/// Plays all vectors of the levels that a testee has. Returns their number, and the failures as text.
+/// Plays all vectors (test cases) of the levels that a testee has. Returns their number, and the failures as text.
 ///
 /// # Errors
 /// If the testee cannot be started, or ends, or hangs.

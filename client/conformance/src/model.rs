@@ -1,20 +1,20 @@
-//! The events that a reader must receive by SPEC.md, section 3. They are derived from the list of committed records, not from the records'
-//! bytes.
+//! The events that a reader must receive by SPEC.md, section 3. These events are derived from the list of committed records, not from the
+//! records' bytes.
 
 use crate::scribe::{CAPACITY, COUNT, ENTRIES, FRONTIER, ROOM, Record, STATE, Sort, Store, indexed};
 
-/// Where a sequence is.
+/// The result of a search for a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sought {
-    /// Position, and the sequence that is due there.
+    /// A position in the ring, and the next sequence at this position.
     At(u64, u64),
-    /// The message was overwritten, or is out of reach.
+    /// The message was overwritten, or cannot be reached.
     Gone,
     /// The message is not published yet.
     NotYet,
 }
 
-/// A segment after some of a writer's stores.
+/// A segment that has some of a writer's stores.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// The words.
@@ -24,7 +24,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Makes a segment that nobody has written to.
+    /// Makes a segment to which nobody has written.
     pub fn new(words: Vec<u64>) -> Self {
         Self { words, records: Vec::new() }
     }
@@ -35,17 +35,17 @@ impl Model {
         self.records.extend(store.commits.clone());
     }
 
-    /// Position and sequence after the last record.
+    /// Returns the position and the sequence after the last record.
     pub fn tail(&self) -> (u64, u64) {
         self.records.last().map_or((0, 1), |record| (record.after, record.next))
     }
 
-    /// Epoch and low byte of STATE.
+    /// Returns the epoch and the low byte of the word STATE.
     fn state(&self) -> (u64, u64) {
         (self.words[STATE] >> 8, self.words[STATE] & 0xff)
     }
 
-    /// Returns the oldest place that a reader finds (SPEC 3.4). Searches all entries of the index for this place.
+    /// Returns the oldest place at which a reader can begin (SPEC 3.4). Searches all entries of the index.
     pub fn oldest(&self) -> (u64, u64) {
         let safe = (self.words[FRONTIER] + ROOM).saturating_sub(CAPACITY);
         if safe == 0 {
@@ -59,9 +59,10 @@ impl Model {
         self.verified(indexed(&self.words, sequence), sequence)
     }
 
-    /// Returns the place at which to look for `sequence`: a position, and the next sequence there. `position` is the position in the index
-    /// entry of `sequence`. A gap (a record for missing sequences) can lie there and end just before `sequence`. The returned position is
-    /// then just after the gap. In all other cases it is `position`.
+    /// Returns the place at which a reader must look for `sequence`: a position and the next sequence there.
+    ///
+    /// `position` is from the index entry of `sequence`. If a gap (a record for missing sequences) begins there and ends just before
+    /// `sequence`, returns the position after the gap. Otherwise returns `position`.
     fn verified(&self, position: u64, sequence: u64) -> (u64, u64) {
         match self.records.iter().find(|record| record.position == position) {
             Some(record) if record.sequence < sequence && record.next == sequence => (record.after, sequence),
@@ -70,7 +71,7 @@ impl Model {
         }
     }
 
-    /// The place of a sequence.
+    /// Searches for a sequence, as a reader does.
     pub fn seek(&self, sequence: u64) -> Sought {
         let (tail, next) = self.tail();
         if sequence > next {
@@ -93,12 +94,12 @@ impl Model {
             let (position, sequence) = self.verified(from, sequence);
             return Sought::At(position, sequence);
         }
-        // Only a walk from the oldest place leads to this record.
+        // A reader finds this record only if it starts at the oldest place.
         if sequence >= self.oldest().1 { carrier } else { Sought::Gone }
     }
 }
 
-/// The reader.
+/// The expected behaviour of a reader.
 #[derive(Debug, Clone)]
 pub struct Expected {
     place: (u64, u64),
@@ -106,18 +107,18 @@ pub struct Expected {
     began_in: u64,
     has_ended: bool,
     in_doubt: bool,
-    /// The first sequence that was requested and is gone.
+    /// The first requested sequence that is no longer in the ring.
     behind: Option<u64>,
 }
 
-/// Where a reader begins.
+/// The place at which a reader begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With the next message.
+    /// At the next message.
     Latest,
-    /// With the oldest.
+    /// At the oldest message.
     Oldest,
-    /// With this one.
+    /// At the message with this sequence.
     Sequence(u64),
 }
 
@@ -138,7 +139,7 @@ impl Expected {
         Some(Self { place, known, began_in, has_ended: false, in_doubt: false, behind })
     }
 
-    /// Moves to a sequence by `seek`.
+    /// Seeks to a sequence. Returns the expected answer.
     pub fn seek(&mut self, model: &Model, sequence: u64) -> &'static str {
         match model.seek(sequence) {
             Sought::NotYet => "not yet",
@@ -157,7 +158,7 @@ impl Expected {
         }
     }
 
-    /// Returns all events until nothing is left.
+    /// Returns all events that the reader must receive now.
     pub fn poll(&mut self, model: &Model) -> Vec<String> {
         let mut events = Vec::new();
         if self.behind.take().is_some() || model.words[FRONTIER].saturating_sub(self.place.0) > CAPACITY {
@@ -173,7 +174,7 @@ impl Expected {
             match &record.sort {
                 Sort::Silent => continue,
                 Sort::Event(text) => {
-                    // Only a control record keeps the end of the stream in force.
+                    // After the end of the stream, a message does not cancel the end, but any other event does.
                     self.has_ended &= text.starts_with("message");
                     events.push(text.clone());
                 }

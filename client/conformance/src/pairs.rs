@@ -12,20 +12,20 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a pair may take.
+/// The time limit for a pair.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
-/// How pairs are played.
+/// The settings with which pairs are played.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Messages of each pair.
     pub messages: u64,
     /// Bytes of the ring.
     pub capacity: u64,
-    /// The number of times that a process is killed. With files, this process is always the publisher. With a daemon's channel, it is
-    /// alternately the publisher and the daemon.
+    /// The number of kills. With files, the publisher is killed each time. With a daemon's channel, the publisher and the daemon are killed
+    /// in turn.
     pub kills: u32,
-    /// Whether the channel is a daemon's.
+    /// Whether a daemon owns the channel.
     pub by_daemon: bool,
     /// The seed that decides when processes are killed.
     pub seed: u64,
@@ -40,7 +40,7 @@ pub struct Outcome {
     pub publishers_killed: u32,
     /// Daemons that were killed.
     pub daemons_killed: u32,
-    /// How long it took.
+    /// The time that the pair took.
     pub took: Duration,
 }
 
@@ -99,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// Waits until the reader has attached. The daemon must not be killed before that, because a reader cannot attach to a dead daemon.
+    /// Waits until the reader has attached. The daemon must not be killed before that, because no reader can attach to a dead daemon.
     fn wait_for_reader(&self) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let until = Instant::now() + Duration::from_secs(60);
@@ -112,11 +112,11 @@ impl Pair {
         Ok(())
     }
 
-    /// Publishes all messages, and kills processes meanwhile. Returns how many publishers and how many daemons were killed.
+    /// Publishes all messages, and kills processes meanwhile. Returns the number of killed publishers and of killed daemons.
     fn publish(&mut self) -> Result<(u32, u32)> {
         let (mut publishers, mut daemons) = (0, 0);
         let until = Instant::now() + PATIENCE;
-        // Each life of the publisher ends at a fixed message, so that all kills happen however fast it is.
+        // The publisher is killed at fixed messages. So all kills happen, however fast the publisher is.
         for kill in 0..self.plan.kills {
             let share = self.plan.messages / u64::from(self.plan.kills + 1);
             let to = share * u64::from(kill + 1);

@@ -1,8 +1,8 @@
 //! Payloads that check themselves: a message's sequence determines its length and its bytes.
 
-/// The largest payload.
+/// The largest payload in bytes.
 pub const LONGEST: usize = 64 << 10;
-/// The number of positions in the table at which a payload can begin. It is a prime number, so that neighbours in a ring differ.
+/// The number of positions in the table at which a payload can begin. It is a prime number, so that adjacent payloads in a ring differ.
 const PLACES: usize = 4093;
 
 /// The table of bytes from which payloads are cut.
@@ -23,7 +23,7 @@ impl Payloads {
         Self { table: table.collect(), longest }
     }
 
-    /// Returns the payload of a message. Most payloads are short, and one in 64 has the longest size.
+    /// Returns the payload of a message. Most payloads are short. One in 64 has the longest size.
     pub fn of(&self, sequence: u64) -> &[u8] {
         let hash = (sequence as u32).wrapping_mul(2_654_435_761);
         let (rest, kind) = ((hash >> 14) as usize, hash >> 8 & 63);

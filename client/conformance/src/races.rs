@@ -1,4 +1,4 @@
-//! Level 4: a publisher that laps its reader at full speed, with payloads that check themselves.
+//! Level 4: a publisher laps its reader at full speed. The payloads check themselves.
 
 use crate::payload::Payloads;
 use crate::stage::{Verdict, fails};
@@ -19,7 +19,7 @@ pub struct Vector {
     lasts: Duration,
 }
 
-/// Returns all vectors, each of which lasts this long.
+/// Returns all vectors (test cases), each of which lasts this long.
 pub fn vectors(lasts: Duration) -> Vec<Vector> {
     let rings = [(64 << 10, 0), (64 << 10, 40), (64 << 10, 8192), (1 << 20, 40), (1 << 20, 65_536)];
     let all = rings.into_iter().flat_map(|(capacity, longest)| {
@@ -34,14 +34,14 @@ pub fn vectors(lasts: Duration) -> Vec<Vector> {
     all.collect()
 }
 
-/// A consumer's counts.
+/// The counts of a receiving testee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Messages with the right bytes.
     pub received: u64,
-    /// Messages that were reported to it as lost.
+    /// Messages that were reported as lost.
     pub missed: u64,
-    /// Messages with wrong bytes, and events that must not occur.
+    /// Messages with wrong bytes, and events that must not happen.
     pub wrong: u64,
 }
 
@@ -49,7 +49,7 @@ impl Counts {
     /// Parses an answer to `consume`.
     ///
     /// # Errors
-    /// If the text is no such answer.
+    /// If the text is not an answer to `consume`.
     pub fn of(answer: &Answer) -> Result<Self> {
         let number = |name| answer.number(name);
         Ok(Self { received: number("received")?, missed: number("missed")?, wrong: number("wrong")? })
@@ -76,13 +76,13 @@ pub fn consume(testee: &mut Testee, place: &str, how: &str, longest: usize) -> R
     testee.tell(&format!(r#"{{"do":"consume",{place},"channel":"t","how":"{how}","longest":{longest}}}"#))
 }
 
-/// The field of a request that names a directory.
+/// Returns the field of a request that names a directory.
 pub fn in_dir(dir: &Path) -> String {
     format!(r#""dir":"{}""#, dir.display())
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.
@@ -91,7 +91,7 @@ impl Vector {
         let builder = Publisher::builder("t").dir(dir.path()).capacity(self.capacity);
         let mut publisher = builder.prepare(Preparation::NONE).open()?;
         let payloads = Payloads::new(self.longest);
-        // The first message exists before the reader, and the others are published while it reads.
+        // The first message is published before the reader opens the channel. The others are published while it reads.
         publisher.publish(payloads.of(1))?;
         consume(testee, &in_dir(dir.path()), self.how, self.longest)?;
         let until = Instant::now() + self.lasts;

@@ -1,7 +1,8 @@
-//! A writer that follows SPEC.md, sections 1 and 2, on words in private memory. It lists its stores in the order in which a reader may see
-//! them. The suite plays this list into a file.
+//! A writer that follows SPEC.md, sections 1 and 2, on words in private memory. It lists its stores in the order in which a reader could
+//! see them. The suite makes these stores in a file.
 //!
-//! The writer shares no code with the library. So an error stays unnoticed only if both misread SPEC.md in the same way.
+//! The writer shares no code with the library. So an error stays unnoticed only if the writer and the library misread SPEC.md in the same
+//! way.
 
 const GRANULE: u64 = 64;
 const AHEAD: u64 = 2048;
@@ -20,14 +21,14 @@ const IS_PAD: u64 = 1 << 26;
 const IS_KEY: u64 = 1 << 27;
 const IS_CONTROL: u64 = 1 << 28;
 
-/// The state of a segment's life.
+/// The state of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// A writer is at work.
+    /// A writer is active.
     Active = 1,
-    /// A writer takes over.
+    /// A writer is taking over the segment.
     Recovering = 2,
-    /// The last writer closed it.
+    /// The last writer closed the segment.
     Closed = 3,
     /// Another segment continues the channel.
     Superseded = 4,
@@ -36,26 +37,26 @@ pub enum Life {
 /// The meaning of a committed record for readers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sort {
-    /// Nothing: a pad, or a future kind.
+    /// The record has no meaning: it is a pad, or has a future kind.
     Silent,
-    /// This event.
+    /// The record is this event.
     Event(String),
-    /// A new writer with this epoch.
+    /// A new writer with this epoch begins.
     Epoch(u64),
-    /// The end of the stream.
+    /// The stream ends.
     End,
 }
 
 /// A committed record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// The position at which it begins.
+    /// The position at which the record begins.
     pub position: u64,
     /// The position at which the next record begins.
     pub after: u64,
-    /// The sequence that was due before it.
+    /// The sequence of the next message before the record.
     pub sequence: u64,
-    /// The sequence that is due after it.
+    /// The sequence of the next message after the record.
     pub next: u64,
     /// The meaning of the record for readers.
     pub sort: Sort,
@@ -64,29 +65,29 @@ pub struct Record {
 /// One store of a word.
 #[derive(Debug, Clone)]
 pub struct Store {
-    /// Number of the word in the segment.
+    /// The index of the word in the segment.
     pub word: usize,
     /// The new value.
     pub value: u64,
-    /// The record that it commits.
+    /// The record that this store commits, if any.
     pub commits: Option<Record>,
 }
 
-/// Sizes of the segments of this suite.
+/// The size of the ring in the segments of this suite, in bytes.
 pub const CAPACITY: u64 = 64 << 10;
 const CHUNK: u64 = 8 << 10;
-/// Entries of the index.
+/// The number of entries of the index.
 pub const ENTRIES: u64 = CAPACITY / GRANULE;
-/// The largest payload.
+/// The largest payload in bytes.
 pub const MAX_MESSAGE: u64 = CAPACITY / 8;
-/// First word of the ring.
+/// The index of the ring's first word.
 pub const DATA: usize = PAGE + ENTRIES as usize;
-/// Words of the segment.
+/// The number of words of the segment.
 pub const WORDS: usize = DATA + CAPACITY as usize / 8;
-/// Bytes by which the frontier advances.
+/// The number of bytes by which the frontier advances.
 pub const ROOM: u64 = CHUNK;
 
-/// Makes a segment that nobody has written to, with a correct checksum.
+/// Makes a segment to which nobody has written, with a correct checksum.
 pub fn empty() -> Vec<u64> {
     let mut words = vec![0; WORDS];
     words[0] = u64::from_le_bytes(*b"SHMCAST1");
@@ -106,7 +107,7 @@ pub fn empty() -> Vec<u64> {
     words
 }
 
-/// Corrects the checksum of a header.
+/// Sets the right checksum in a header.
 pub fn checksum(words: &mut [u64]) {
     let fold =
         |crc, words: &[u64]| words.iter().fold(crc, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));
@@ -118,11 +119,11 @@ fn record_bytes(length: u64) -> u64 {
     (16 + length).next_multiple_of(GRANULE)
 }
 
-/// The writer.
+/// The writer of a segment.
 #[derive(Debug)]
 pub struct Scribe {
     words: Vec<u64>,
-    /// The stores since the caller last took them.
+    /// The stores that the caller has not taken yet.
     pub stores: Vec<Store>,
     tail: u64,
     next: u64,
@@ -155,7 +156,7 @@ impl Scribe {
         this
     }
 
-    /// The next message's sequence.
+    /// Returns the sequence of the next message.
     pub fn next_sequence(&self) -> u64 {
         self.next
     }
@@ -219,7 +220,7 @@ impl Scribe {
         self.store(59, 1 << 63 | low);
     }
 
-    /// Writes a control record of a kind that no reader knows yet.
+    /// Writes a control record of a kind that no reader knows.
     pub fn to_come(&mut self, kind: u64, time: u64) {
         self.control([kind, 1, 2], Sort::Silent, time);
     }
@@ -231,7 +232,7 @@ impl Scribe {
         self.live(Life::Closed);
     }
 
-    /// The segment as it is now.
+    /// Returns the words of the segment as they are now.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
@@ -242,7 +243,7 @@ impl Scribe {
         self.stores.push(Store { word, value, commits: None });
     }
 
-    /// Sets the state.
+    /// Sets the state of the segment.
     pub fn live(&mut self, life: Life) {
         self.store(STATE, self.epoch << 8 | life as u64);
     }

@@ -1,4 +1,4 @@
-//! A scripted daemon that follows CONTROL.md. It sends the packets that a test case sets, and stores the requests that it receives.
+//! A scripted daemon that follows CONTROL.md. A test case sets the packets that this daemon sends, and reads the requests that it received.
 
 use crate::stage::{nameless, scratch};
 use anyhow::{Context, Result, bail};
@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long it waits for a client.
+/// The longest wait for a client.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 const MOST: usize = 8;
 
-/// An answer: its text, and the descriptors with it.
+/// A packet: its text, and the files that are sent with it.
 #[derive(Debug, Clone)]
 pub struct Packet {
-    /// The bytes.
+    /// The bytes of the text.
     pub text: Vec<u8>,
     /// The files.
     pub files: Vec<Arc<File>>,
@@ -40,7 +40,7 @@ impl Packet {
 /// The daemon's answers. If no answer is left for a request, the daemon ends the connection.
 #[derive(Debug, Clone, Default)]
 pub struct Scene {
-    /// The answers to the hellos of a connection, in turn.
+    /// The answers to the `hello` requests of a connection, in turn.
     pub hello: Vec<Packet>,
     /// The answers to `subscribe`.
     pub subscribe: Vec<Packet>,
@@ -53,7 +53,7 @@ pub struct Scene {
 pub struct Heard {
     /// The request.
     pub request: Value,
-    /// Device and inode of each.
+    /// The device and the inode of each file.
     pub files: Vec<(u64, u64)>,
 }
 
@@ -65,10 +65,10 @@ struct State {
     is_over: bool,
 }
 
-/// The daemon. It ends when this value is dropped.
+/// The scripted daemon. Dropping this value ends the daemon.
 #[derive(Debug)]
 pub struct Script {
-    /// The directory.
+    /// The directory of the daemon's socket.
     pub dir: TempDir,
     state: Arc<Mutex<State>>,
 }
@@ -117,12 +117,12 @@ impl Script {
         self.dir.path().join("control.sock")
     }
 
-    /// Sets its answers from now on.
+    /// Sets the daemon's answers from now on.
     pub fn set(&self, scene: Scene) {
         lock(&self.state).scene = scene;
     }
 
-    /// Takes the requests that were heard since the last call.
+    /// Returns the requests that have arrived since the last call.
     pub fn heard(&self) -> Vec<Heard> {
         std::mem::take(&mut lock(&self.state).heard)
     }
@@ -154,7 +154,7 @@ impl Script {
         send(&attached, packet)
     }
 
-    /// Ends all attachments, as a dying daemon does.
+    /// Ends all connections of attached clients, as a dying daemon does.
     pub fn hang_up(&self) {
         for connection in lock(&self.state).attached.drain(..) {
             let _ = rustix::net::shutdown(&*connection, Shutdown::Both);
@@ -166,7 +166,7 @@ impl Drop for Script {
     fn drop(&mut self) {
         lock(&self.state).is_over = true;
         self.hang_up();
-        // This wakes the listener.
+        // This connection wakes the thread that listens.
         let _ = SocketAddrUnix::new(self.socket()).map(|address| {
             let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
             socket.map(|socket| rustix::net::connect(&socket, &address))
@@ -174,7 +174,7 @@ impl Drop for Script {
     }
 }
 
-/// Answers one connection until it ends.
+/// Answers one connection until the connection ends.
 fn serve(connection: &Arc<OwnedFd>, state: &Mutex<State>) -> Option<()> {
     let mut hellos = 0;
     loop {
@@ -194,7 +194,7 @@ fn serve(connection: &Arc<OwnedFd>, state: &Mutex<State>) -> Option<()> {
             }
             answer
         };
-        // While this lock is held, nothing else is sent to this client, so that the answer is the first packet.
+        // While this lock is held, no other packet goes to this client. So the answer is the first packet.
         if answer.is_none_or(|answer| send(connection, &answer).is_err()) {
             let _ = rustix::net::shutdown(connection, Shutdown::Both);
             return None;
@@ -232,25 +232,25 @@ fn receive(connection: &OwnedFd) -> Option<Heard> {
     Some(Heard { request: serde_json::from_slice(&bytes[..got.bytes]).ok()?, files })
 }
 
-/// A charter: the daemon's verdicts on the generations of a channel (SPEC.md 4.2).
+/// A charter: the daemon's decisions about the generations of a channel (SPEC.md 4.2).
 #[derive(Debug, Clone)]
 pub struct Charter(pub Arc<File>);
 
-/// A verdict of a charter.
+/// A decision of a charter about one generation.
 #[derive(Debug, Clone, Copy)]
 pub enum Word {
-    /// All messages may be returned.
+    /// All messages are valid.
     Open,
-    /// Nothing of a strict channel may be returned.
+    /// Readers of a strict channel must not return any message until the next decision.
     Closing,
     /// Only the messages below this sequence are valid.
     Cut(u64),
-    /// As `Cut`, with the end of the stream at that place.
+    /// Only the messages below this sequence are valid, and the stream ends there.
     Ended(u64),
 }
 
 impl Charter {
-    /// Makes a charter whose generations have no verdict yet.
+    /// Makes a charter that has no decision about any generation yet.
     ///
     /// # Errors
     /// If the file cannot be made.
@@ -264,7 +264,7 @@ impl Charter {
         Ok(Self(Arc::new(file)))
     }
 
-    /// Stores a verdict.
+    /// Stores a decision.
     ///
     /// # Errors
     /// If the file cannot be written to.

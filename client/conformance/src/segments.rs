@@ -1,4 +1,4 @@
-//! Level 2: whole segments. They are written at random from a seed, and read from several starts.
+//! Level 2: whole segments. Each is written at random from a seed, and read from several places.
 
 use crate::model::{Model, Start};
 use crate::scribe::{MAX_MESSAGE, Scribe, empty};
@@ -9,7 +9,7 @@ use anyhow::Result;
 /// Number of histories.
 pub const SEEDS: u64 = 40;
 
-/// A history, and where to begin to read it.
+/// A history, and the places from which it is read.
 #[derive(Debug)]
 pub struct Vector {
     /// The name.
@@ -18,8 +18,8 @@ pub struct Vector {
     start: Option<Start>,
 }
 
-/// Returns all vectors (test cases). Each history is read from the oldest message, from the latest message, from a sequence by `open`, and
-/// from sequences by `seek`.
+/// Returns all vectors (test cases). Each history is read in four ways: from the oldest message, from the latest message, from a sequence
+/// by `open`, and from sequences by `seek`.
 pub fn vectors() -> Vec<Vector> {
     let all = (0..SEEDS).flat_map(|seed| {
         let next = write(seed).1;
@@ -35,7 +35,7 @@ pub fn vectors() -> Vec<Vector> {
     all.collect()
 }
 
-/// Returns a payload of an interesting size.
+/// Returns a payload. Its size is often at a limit of the format.
 fn payload(dice: &mut fastrand::Rng, sequence: u64) -> Vec<u8> {
     let near = [0, 8, 47, 48, 49, 64, 111, 112, 113, 511, 512, 513, 4096, MAX_MESSAGE];
     let length = match dice.u8(0..4) {
@@ -51,15 +51,15 @@ pub fn write(seed: u64) -> (Model, u64) {
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut words = empty();
     if seed % 5 == 4 {
-        // This is a future minor version.
+        // A future minor version.
         words[1] = 0x2_0009;
         crate::scribe::checksum(&mut words);
     }
     let mut model = Model::new(words.clone());
-    // Times have 48 bits.
+    // Times have 48 bits. Some histories have high times.
     let mut time = if seed % 3 == 1 { 200 << 40 } else { 1000 };
     let mut scribe = Scribe::take(words, (0, 1), time);
-    // A few records, most of a ring, or several laps.
+    // A history has a few records, most of a ring, or several laps.
     let steps = [3, 40, 300, 1500][seed as usize % 4];
     let is_busy = seed.is_multiple_of(3);
     for _ in 0..dice.u64(0..=steps) {
@@ -91,7 +91,7 @@ pub fn write(seed: u64) -> (Model, u64) {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.
@@ -107,7 +107,7 @@ impl Vector {
     }
 }
 
-/// Reads from one start, one event at a time and in batches.
+/// Reads from one place, one event at a time and in batches.
 fn from(stage: &Stage, model: &Model, testee: &mut Testee, start: Start) -> Result<Verdict> {
     for how in ["poll", "batch"] {
         let mut expected = match stage.open_as(testee, model, start)? {

@@ -1,4 +1,4 @@
-//! A channel that is a file, and a testee that reads it.
+//! A channel in a file, and a testee that reads the channel.
 
 use crate::gates::page::Page;
 use crate::model::{Expected, Model, Start};
@@ -23,7 +23,7 @@ pub struct Failure {
     pub got: String,
 }
 
-/// The result of a vector.
+/// The result of a vector (a test case).
 pub type Verdict = Result<(), Failure>;
 
 /// The directory of the channel `t`.
@@ -33,12 +33,12 @@ pub struct Stage {
     segment: File,
 }
 
-/// Makes the verdict on a failed step.
+/// Makes the verdict for a failed step.
 pub fn fails(step: impl Into<String>, expected: impl Into<String>, got: impl Into<String>) -> Verdict {
     Err(Failure { step: step.into(), expected: expected.into(), got: got.into() })
 }
 
-/// Returns early if a verdict is a failure.
+/// If a verdict is a failure, returns it from the calling function.
 macro_rules! passes {
     ($verdict:expr) => {
         if let Err(failure) = $verdict {
@@ -48,20 +48,20 @@ macro_rules! passes {
 }
 pub(crate) use passes;
 
-/// Makes a temporary directory, in shared memory if the machine has it.
+/// Makes a temporary directory, in shared memory if possible.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If the directory cannot be made.
 pub fn scratch() -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("shmcast-conform-");
     Ok(builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir())?)
 }
 
-/// Makes a file without a name, in shared memory if the machine has it.
+/// Makes a file without a name, in shared memory if possible.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If the file cannot be made.
 pub fn nameless() -> Result<File> {
     Ok(tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile())?)
 }
@@ -93,7 +93,7 @@ impl Stage {
         Self::with(bytes_of(words).as_flattened())
     }
 
-    /// Plays a store into the segment.
+    /// Makes a store in the segment.
     ///
     /// # Errors
     /// If the file cannot be written to.
@@ -123,7 +123,7 @@ impl Stage {
     /// Makes a gate of the channel.
     ///
     /// # Errors
-    /// If its page cannot be made.
+    /// If the gate's page cannot be made.
     pub fn gate(&self, name: &str) -> Result<Page> {
         let gates = self.path().join("t/gates");
         match fs::DirBuilder::new().mode(0o700).create(&gates) {
@@ -133,7 +133,7 @@ impl Stage {
         Page::make(&gates.join(name), name)
     }
 
-    /// The directory of channels.
+    /// Returns the directory of channels.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -152,8 +152,8 @@ impl Stage {
         testee.ask(&format!(r#"{{"do":"open","dir":"{dir}","channel":"t","start":{start}}}"#))
     }
 
-    /// Makes the testee open the channel, and compares the answer with the expected one. If the channel is now open as expected, returns a
-    /// model of its reader, which computes the expected events.
+    /// Makes the testee open the channel, and compares the answer with the expected answer. If the channel is open as expected, returns a
+    /// model of the testee's reader. The model computes the expected events.
     ///
     /// # Errors
     /// If the testee fails.
@@ -177,7 +177,7 @@ fn bytes_of(words: &[u64]) -> Vec<[u8; 8]> {
     words.iter().map(|word| word.to_le_bytes()).collect()
 }
 
-/// Compares an answer with the expected one.
+/// Compares an answer with the expected answer.
 pub fn same(step: String, expected: &Answer, got: &Answer) -> Verdict {
     if expected == got {
         return Ok(());

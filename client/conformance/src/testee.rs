@@ -8,17 +8,17 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// The longest time that an answer may take. A testee that takes longer counts as hanging.
+/// The time limit of an answer. If a testee takes longer, it counts as hanging.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The first line of a testee.
+/// The first line that a testee writes.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Hello {
-    /// The language.
+    /// The testee's language.
     pub testee: String,
-    /// The version of its client.
+    /// The version of the testee's client.
     pub version: String,
-    /// The levels that it can play.
+    /// The levels that the testee can play.
     pub levels: Vec<u8>,
 }
 
@@ -33,12 +33,12 @@ pub enum Answer {
     },
     /// The request failed.
     Refused {
-        /// The reason in a word or two.
+        /// The reason, in one or two words.
         refused: String,
     },
     /// The events that were received.
     Events {
-        /// In their order.
+        /// The events in their order.
         events: Vec<String>,
     },
 }
@@ -72,7 +72,7 @@ pub struct Testee {
     child: Child,
     asked: ChildStdin,
     said: Receiver<String>,
-    /// The first line.
+    /// The first line that the testee wrote.
     pub hello: Hello,
 }
 
@@ -80,7 +80,7 @@ impl Testee {
     /// Starts the testee.
     ///
     /// # Errors
-    /// If it cannot be started, or if its first line is not valid.
+    /// If the testee cannot be started, or if its first line is not valid.
     pub fn start(command: &[OsString]) -> Result<Self> {
         let (program, arguments) = command.split_first().context("no testee: name its command")?;
         let mut child = Command::new(program)
@@ -101,7 +101,7 @@ impl Testee {
     /// Kills the testee with SIGKILL, and starts it again.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If the testee does not start.
     pub fn restart(&mut self) -> Result<()> {
         let command = self.command.clone();
         self.kill()?;
@@ -119,7 +119,7 @@ impl Testee {
         Ok(())
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -151,7 +151,7 @@ impl Testee {
         parse(&next(&self.said, patience)?)
     }
 
-    /// Returns the answer to the last request, or `None` if it does not arrive within this time.
+    /// Returns the answer to the last request, or `None` if no answer arrives within this time.
     ///
     /// # Errors
     /// If the testee has ended, or gives an answer that is not valid.

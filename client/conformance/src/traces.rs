@@ -6,14 +6,14 @@ use crate::stage::{Stage, Verdict, poll};
 use crate::testee::Testee;
 use anyhow::Result;
 
-/// A history of the channel, and a list of stores. The stores are played one by one after the history.
+/// A history of the channel, and a list of stores that are made one by one after the history.
 pub struct Vector {
     /// The name.
     pub name: String,
     /// The segment before the reader attaches.
     before: Model,
     stores: Vec<Store>,
-    /// Whether the reader looks only after the last store.
+    /// Whether the reader receives only after the last store.
     is_late: bool,
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn written(bytes: u64) -> (Model, Scribe) {
     (model, scribe)
 }
 
-/// A step of the writer in a trace.
+/// A call of the writer in a trace.
 type Act = fn(&mut Scribe);
 
 const ACTS: [(&str, Act); 9] = [
@@ -47,15 +47,15 @@ const ACTS: [(&str, Act); 9] = [
     }),
 ];
 
-/// All vectors.
+/// Returns all vectors (test cases).
 pub fn vectors() -> Vec<Vector> {
     let mut vectors = Vec::new();
-    // The traces are at the start, in the middle, right before the end of the ring, and where records of the previous lap lie.
+    // The traces begin at the start, in the middle, just before the end of the ring, and on records of the previous lap.
     for (where_, bytes) in [("start", 0), ("middle", 20_000), ("wrap", 65_472), ("second-lap", 100_000)] {
         for (what, act) in ACTS {
             let (before, mut scribe) = written(bytes);
             act(&mut scribe);
-            // Another message follows, which must not be received early either.
+            // Another message follows, which the reader must not receive early either.
             if !what.starts_with("close") {
                 scribe.publish(b"behind", 4, false, 9001);
             }
@@ -75,7 +75,7 @@ fn deaths(vectors: &mut Vec<Vector>) {
             let (before, mut scribe) = written(bytes);
             act(&mut scribe);
             let stores = std::mem::take(&mut scribe.stores);
-            // The relevant stores: all up to the one after the commit.
+            // The important stores are those up to the one after the commit.
             let commit = stores.iter().rposition(|store| store.commits.is_some()).unwrap_or(0);
             for dies_at in [0, 1, 2, commit / 2, commit, commit + 1, stores.len()] {
                 let mut model = before.clone();
@@ -91,7 +91,7 @@ fn deaths(vectors: &mut Vec<Vector>) {
     vectors.dedup_by(|one, other| one.name == other.name);
 }
 
-/// A reader does not look while the writer continues.
+/// Adds vectors (test cases) in which a reader does not receive while the writer continues.
 fn laps(vectors: &mut Vec<Vector>) {
     for messages in [10, 900, 1000, 1100, 1500, 3000] {
         for with in ["messages", "takeover", "close"] {
@@ -118,7 +118,7 @@ fn laps(vectors: &mut Vec<Vector>) {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.

@@ -1,6 +1,5 @@
 //! Level 7: the testee publishes. Its bytes must be those that SPEC.md requires, except times, process ids and the uuid. Its lock must keep
-//! other publishers out. After a death, the testee takes over from the suite's own writer, and the suite's own writer takes over from the
-//! testee.
+//! other publishers out. After deaths, the testee and the suite's own writer take over from each other.
 
 use crate::model::Model;
 use crate::payload::Payloads;
@@ -16,15 +15,15 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Histories that are published at random.
+/// The number of random histories.
 const SEEDS: u64 = 36;
-/// Deaths of the testee.
+/// The number of times that the testee is killed.
 const DEATHS: u64 = 8;
 
-/// The scene of a vector.
+/// The task of the testee in a vector (a test case).
 #[derive(Debug)]
 enum Plot {
-    /// The testee publishes at random.
+    /// The testee publishes a random history.
     History(u64),
     /// The testee holds the lock.
     HoldsTheLock,
@@ -34,11 +33,11 @@ enum Plot {
     TooLarge,
     /// The testee takes over from a publisher that died after this many stores of its last message.
     TakesOver(usize, u64),
-    /// The testee is killed, and others take over.
+    /// The testee is killed, and other publishers take over.
     Dies(u64),
 }
 
-/// A vector.
+/// A vector (a test case).
 #[derive(Debug)]
 pub struct Vector {
     /// The name.
@@ -46,7 +45,7 @@ pub struct Vector {
     plot: Plot,
 }
 
-/// All vectors.
+/// Returns all vectors (test cases).
 pub fn vectors() -> Vec<Vector> {
     let mut plots: Vec<(String, Plot)> =
         (0..SEEDS).map(|seed| (format!("history-{seed}"), Plot::History(seed))).collect();
@@ -64,7 +63,7 @@ pub fn vectors() -> Vec<Vector> {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.
@@ -89,7 +88,7 @@ fn create(testee: &mut Testee, dir: &Path) -> Result<Answer> {
     testee.ask(&format!(r#"{{"do":"create",{place},"channel":"t","capacity":{CAPACITY}}}"#))
 }
 
-/// Makes the testee and the writer of this suite publish the same message.
+/// Makes the testee and the suite's own writer publish the same message.
 fn publish(
     testee: &mut Testee,
     scribe: &mut Scribe,
@@ -112,7 +111,7 @@ fn history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     passes!(same("create".into(), &Answer::done(), &create(testee, dir.path())?));
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);
-    // Over several laps all payloads are whole words, because the bytes after a payload in its last word have no meaning.
+    // In histories of several laps, all payloads are whole words. Otherwise the last word of a payload could have bytes without a meaning.
     let (most, unit) = if seed.is_multiple_of(2) { (700, 8) } else { (60, 1) };
     let messages = dice.usize(1..most);
     for number in 0..messages {
@@ -143,7 +142,7 @@ fn words_in(dir: &Path) -> Result<Vec<u64>> {
     words_of(dir, WORDS)
 }
 
-/// Does the same as [`words_in`], for a segment of this size.
+/// Reads the words of the channel's segment. It is an error if their number is not `size`.
 pub(crate) fn words_of(dir: &Path, size: usize) -> Result<Vec<u64>> {
     let bytes = fs::read(dir.join("t/segment"))?;
     let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -162,7 +161,7 @@ pub(crate) fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -
     if sum[15] != theirs[15] {
         return Ok(differs(15, sum[15], theirs[15]));
     }
-    // Uuid, stream id, time of creation, clock, schema and names are the channel's own, and so are times and the process id.
+    // The uuid, stream id, creation time, clock, schema, names, times and process id are those of the testee's channel.
     let fixed = (0..8).chain(16..33).chain(34..49).chain(50..64).chain(512..DATA);
     let version = u64::from(u32::MAX);
     let is_same = |at: usize| (theirs[at] ^ ours[at]) & if at == 1 { version } else { u64::MAX } == 0;
@@ -174,7 +173,7 @@ pub(crate) fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -
     }
     let tail = model.tail().0;
     let mut is_free = vec![true; CAPACITY as usize / 64];
-    // A record whose first word is zeroed for the next lap is no record any more.
+    // A record no longer counts if its first word is zeroed for the next lap.
     for record in model.records.iter().filter(|record| record.position + CAPACITY >= tail) {
         let from = (record.position % CAPACITY) as usize;
         if ours[DATA + from / 8] != 0 {
@@ -184,7 +183,7 @@ pub(crate) fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -
             }
         }
     }
-    // Elsewhere, only the first word of each granule has a meaning.
+    // In other places, only the first word of each granule has a meaning.
     let granules = (0..is_free.len()).filter(|granule| is_free[*granule]).map(|granule| DATA + granule * 8);
     let wrong = { granules }.find(|at| theirs[*at] != ours[*at]);
     Ok(wrong.map_or(Ok(()), |at| differs(at, ours[at], theirs[at])))
@@ -196,7 +195,7 @@ fn different(record: &Record, theirs: &[u64], ours: &[u64]) -> Option<usize> {
     if theirs[at] != ours[at] {
         return Some(at);
     }
-    // A pad has no more. Of a control record its words count, and of a message its tag and payload.
+    // A pad has no more words to compare. The words of a control record are compared, and the tag and payload of a message.
     let is_pad = ours[at] >> 26 & 1 == 1;
     if is_pad {
         return None;
@@ -280,7 +279,7 @@ fn takes_over(testee: &mut Testee, store: usize, bytes: u64) -> Result<Verdict> 
         passes!(publish(testee, &mut successor, length, 1, 5, length == 48)?);
     }
     successor.stores.iter().for_each(|store| model.apply(store));
-    // After a crash, bytes may be counted twice.
+    // After a crash, some bytes can be counted twice.
     model.words[BYTES] = words_in(stage.path())?[BYTES].max(model.words[BYTES]);
     compare(stage.path(), &model, "after the takeover", None)
 }

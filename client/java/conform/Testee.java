@@ -21,14 +21,14 @@ import shmcast.Start;
 import shmcast.Subscriber;
 import shmcast.Wait;
 
-/** The testee in Java of the suite in client/conformance, whose README has its contract. */
+/** The testee in Java of the suite in client/conformance. The suite's README says what a testee must do. */
 final class Testee implements Handler {
-    /** How many calls in a row find nothing before a poll ends. */
+    /** A poll ends after this many calls in a row that find nothing. */
     private static final int ENOUGH = 130;
 
     private Subscriber subscriber;
     private Publisher publisher;
-    /** The request that opened the subscriber, and the board of the same channel, once it was asked for. */
+    /** The request that opened the subscriber, and the board of the same channel, if a request has needed the board. */
     private String opened;
 
     private Board board;
@@ -38,7 +38,7 @@ final class Testee implements Handler {
 
     public static void main(String[] arguments) throws IOException {
         int version = Runtime.version().feature();
-        // Before Java 22 there are neither daemons' channels nor publishers nor gates; of level 8 there is what reads.
+        // Before Java 22, the library has no daemons' channels, no publishers and no gates. Of level 8, it has only the reading part.
         String levels = version >= 22 ? "1,2,3,4,5,6,7,8,9" : "1,2,3,4,5,8";
         System.out.println("{\"testee\":\"java " + version + "\",\"version\":\"0.1.0\",\"levels\":[" + levels + "]}");
         Testee testee = new Testee();
@@ -48,7 +48,7 @@ final class Testee implements Handler {
         }
     }
 
-    /** The value of a field; null if it is not there. Values have no escapes. */
+    /** Returns the value of a field, or null if the field does not exist. Values have no escapes. */
     private static String optional(String line, String name) {
         int at = line.indexOf("\"" + name + "\":");
         if (at < 0) {
@@ -156,7 +156,7 @@ final class Testee implements Handler {
         return word.equals("no channel") ? "not found" : word.equals("board") ? "no board" : word;
     }
 
-    /** Looks a key up on the board of the channel that is open. */
+    /** Looks up a key on the board of the open channel. */
     private String get(byte[] key) throws IOException {
         if (board == null) {
             board = at(opened).openBoard();
@@ -258,7 +258,7 @@ final class Testee implements Handler {
         tell("end");
     }
 
-    /** The payloads that check themselves: as src/payload.rs of the suite. */
+    /** Payloads that check themselves, as in src/payload.rs of the suite. */
     private static final byte[] TABLE = new byte[65_536 + 4093];
 
     static {
@@ -281,7 +281,7 @@ final class Testee implements Handler {
         return (int) (sequence % 4093);
     }
 
-    /** Counts what it receives. */
+    /** Counts the received events. */
     private static final class Counts implements Handler {
         private final int longest;
         private long received;
@@ -349,7 +349,7 @@ final class Testee implements Handler {
         return "{\"events\":[\"received " + counts.received + "\",\"missed " + counts.missed + "\",\"wrong " + counts.wrong + "\"]}";
     }
 
-    /** Adds what it receives. */
+    /** Adds up the received messages. */
     private static final class Sum implements Handler {
         private long messages;
         private long sum;
@@ -363,7 +363,7 @@ final class Testee implements Handler {
         }
     }
 
-    /** Reads what is there from a sequence on, again and again, and takes the time. */
+    /** Reads the available messages from a sequence on several times, and measures the time. */
     private String drain(int most, int passes, long sequence) throws IOException {
         Sum sum = new Sum();
         long began = System.nanoTime();
@@ -375,7 +375,7 @@ final class Testee implements Handler {
         return "{\"events\":[\"ns " + ns + "\",\"messages " + sum.messages + "\",\"sum " + Long.toUnsignedString(sum.sum) + "\"]}";
     }
 
-    /** Keeps the ages of what it receives. */
+    /** Keeps the ages of the received messages. */
     private static final class Ages implements Handler {
         private final Subscriber of;
         private final long[] ages;
@@ -392,7 +392,7 @@ final class Testee implements Handler {
         }
     }
 
-    /** Receives as they come. */
+    /** Receives messages as they arrive. */
     private String live(int messages) throws IOException {
         Ages ages = new Ages(subscriber, messages);
         while (ages.count < messages) {
@@ -402,7 +402,7 @@ final class Testee implements Handler {
         return "{\"events\":[\"p50 " + ages.ages[messages / 2] + "\",\"p99 " + ages.ages[(int) (messages * 99L / 100)] + "\"]}";
     }
 
-    /** Publishes so many messages, and takes the time. */
+    /** Publishes this many messages, and measures the time. */
     private String fill(byte[] payload, int messages) throws IOException {
         long began = System.nanoTime();
         for (int i = 0; i < messages; i++) {

@@ -1,4 +1,4 @@
-"""The cost of a call from Python, for the example `cost` of client/c, which runs it in turns with Rust:
+"""Measures the cost of a call from Python. The example `cost` of client/c runs this program and Rust in turns:
 
 cargo run --profile dist -p shmcast-c --example cost -- -- python3 client/python/examples/cost.py
 """
@@ -16,13 +16,13 @@ ROW = np.dtype([("number", "<u8"), ("rest", "3<u8")])
 
 def one_at_a_time(full: shmcast.Subscriber, messages: int) -> int:
     last = 0
-    for event in full:  # each is a Message, since nobody overwrites the ring
+    for event in full:  # each event is a Message, because nobody overwrites the ring
         payload = event.payload  # type: ignore[union-attr]
         last += 1
         if last == messages:
             break
     assert len(payload) == 32 and full.try_recv() is None
-    # The sum of the numbers that they hold, if the last one is right.
+    # The messages have consecutive numbers. The last number was checked, so this is the sum of all numbers.
     end = full.next_sequence - 1
     assert int.from_bytes(payload[:8], "little") == end - 1
     return sum(range(end - messages, end))

@@ -12,7 +12,7 @@ async def show(name: str, prices: shmcast.Subscriber) -> None:
 
 
 async def main() -> None:
-    # With a daemon: socket="" and wait="park", so that each message wakes its readers.
+    # With a daemon, use socket="" and wait="park". Then each message wakes its readers.
     publisher = shmcast.Publisher("ticks")
     readers = [shmcast.Subscriber("ticks") for _ in range(2)]
     shown = asyncio.gather(*(show(f"reader {n}:", reader) for n, reader in enumerate(readers)))

@@ -1,4 +1,4 @@
-//! Batches: many messages in one Python object. A program reads the object's memory through Python's buffer protocol.
+//! Batches: many messages in one Python object. A program reads their memory through Python's buffer protocol.
 
 use crate::event::{self, Message};
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -9,12 +9,12 @@ use shmcast::{Clock, Records};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes before each payload.
+/// The number of bytes before each payload.
 const HEADER: usize = 16;
 /// The number of dropped batches whose memory is kept for later batches.
 const KEPT: usize = 4;
 
-/// A subscriber's pool of memory. A later batch uses the memory of a dropped batch again.
+/// A subscriber's pool of memory. A new batch reuses the memory of a dropped batch.
 #[derive(Default)]
 pub(crate) struct Pool(Mutex<Vec<Records>>);
 
@@ -39,17 +39,17 @@ impl Pool {
 /// The columns `sequence`, `tag`, `key`, `time`, `length`, `age_ns` and `conflated` are numpy arrays with one item per message. The first
 /// access to a column imports numpy.
 ///
-/// `memoryview(batch)` gives read-only access to the records, which have the same form as in the ring. Each record has 16 bytes of header
-/// and then the payload, and is padded to a multiple of 64 bytes. The memory is used again when the batch and all views of it are gone.
+/// `memoryview(batch)` gives read-only access to the records, which have the same form as in the ring: 16 bytes of header, then the
+/// payload, padded to a multiple of 64 bytes. The memory is reused when the batch and all its views are gone.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Batch {
-    /// `None` only while this is dropped.
+    /// `None` only while the batch is dropped.
     records: Option<Records>,
     pool: Arc<Pool>,
     clock: Clock,
     /// The time on the channel's clock when the batch was received.
     received: u64,
-    /// The size of every payload, if all have the same.
+    /// The size of every payload in bytes; `None` if the sizes differ.
     size: Option<usize>,
 }
 
@@ -61,7 +61,7 @@ impl Drop for Batch {
     }
 }
 
-/// Returns the bytes of a record with a payload of this size.
+/// Returns the size in bytes of a record with a payload of this size.
 fn stride(size: usize) -> usize {
     (HEADER + size).next_multiple_of(64)
 }
@@ -72,7 +72,7 @@ fn length(record: &[u8]) -> usize {
     (word & ((1 << 25) - 1)) as usize
 }
 
-/// Returns the size that all payloads have, or `None` if the sizes differ. Reads one word per message.
+/// Returns the size that all payloads have, or `None` if the sizes differ. Reads one word of each message.
 fn common_size(records: &Records) -> Option<usize> {
     let bytes = records.as_bytes();
     let size = length(bytes);
@@ -92,7 +92,7 @@ impl Batch {
         self.records.as_ref().expect("taken only by the drop")
     }
 
-    /// Calls a function of `shmcast/_columns.py`, the part that uses numpy.
+    /// Calls a function of `shmcast/_columns.py`, which uses numpy.
     fn column<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._columns")?.call_method1(name, (slf,))
     }
@@ -104,7 +104,7 @@ impl Batch {
         self.records().len()
     }
 
-    /// Whether there is a message or an event.
+    /// Whether the batch has a message or an event.
     fn __bool__(&self) -> bool {
         !self.records().is_empty() || self.records().event().is_some()
     }
@@ -130,8 +130,8 @@ impl Batch {
             return Err(PyBufferError::new_err("there is no place for the view"));
         }
         let bytes = slf.get().records().as_bytes();
-        // SAFETY: the view is not null and the interpreter's to write to. The bytes lie in memory that the batch owns and changes
-        // no more until it is dropped, and the view holds a reference to the batch. They are lent read-only.
+        // SAFETY: the view is not null, and the interpreter lets this function write to it. The bytes belong to the batch, which does not
+        // change them until it is dropped. The view holds a reference to the batch, and is read-only.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
@@ -145,7 +145,7 @@ impl Batch {
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 
-    /// The sequence of the first message; 0 if there is none.
+    /// The sequence of the first message; 0 if the batch has no message.
     #[getter]
     fn first_sequence(&self) -> u64 {
         self.records().first_sequence()
@@ -163,25 +163,25 @@ impl Batch {
         self.size.map(stride)
     }
 
-    /// The events behind the messages, in their order.
+    /// The events after the messages, in their order.
     #[getter]
     fn events(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
         self.records().event().iter().map(|event| event::object(py, event)).collect()
     }
 
-    /// The sequences.
+    /// The sequences of the messages.
     #[getter]
     fn sequence<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "sequence")
     }
 
-    /// The tags. A view without a copy if payloads have one size.
+    /// The tags of the messages. If all payloads have the same size, this is a view and not a copy.
     #[getter]
     fn tag<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "tag")
     }
 
-    /// The key marks.
+    /// The key marks of the messages.
     #[getter]
     fn key<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "key")
@@ -205,8 +205,8 @@ impl Batch {
         Self::column(slf, "age_ns")
     }
 
-    /// The number of older messages of the same key that were left out, for messages that came from the channel's board; -1 for all other
-    /// messages. A message of the board is alone in its batch.
+    /// The number of older messages of the same key that were left out, for messages of the channel's board; -1 for all other messages. A
+    /// message of the board is alone in its batch.
     #[getter]
     fn conflated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "conflated")
@@ -219,8 +219,11 @@ impl Batch {
         slf.py().import("shmcast._columns")?.call_method1("view", (slf, dtype))
     }
 
-    /// The payloads of all messages of one type, as a new array. With `tag`, the array has all messages with this tag; raises `ValueError`
-    /// if a message with the tag has another size than the type. Without `tag`, the array has all messages of the type's size.
+    /// The payloads of one numpy type, as a new array.
+    ///
+    /// - With `tag`, the array has the payloads of all messages with this tag. Raises `ValueError` if one of them does not have the size of
+    ///   the type.
+    /// - Without `tag`, the array has all payloads of the type's size.
     #[pyo3(signature = (dtype, tag = None))]
     fn gather<'py>(
         slf: &Bound<'py, Self>,
@@ -230,13 +233,13 @@ impl Batch {
         slf.py().import("shmcast._columns")?.call_method1("gather", (slf, dtype, tag))
     }
 
-    /// The value of all messages in the column `conflated`.
+    /// The value of the column `conflated`, which is the same for all messages.
     fn _left_out(&self) -> i64 {
         let left_out = self.records().iter().next().and_then(|message| message.conflated);
         left_out.map_or(-1, |left_out| left_out as i64)
     }
 
-    /// Where each record begins, as words of 64 bits.
+    /// The offset of each record, as words of 64 bits.
     fn _offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let records = self.records();
         PyBytes::new_with(py, records.len() * 8, |out| {
@@ -264,8 +267,8 @@ impl Batch {
         })
     }
 
-    /// The payloads of the wanted messages, joined without gaps. With `tag`, these are the messages with this tag, and each of them must
-    /// have the given size. Without `tag`, these are all messages of the given size.
+    /// The wanted payloads, joined without gaps. With `tag`, these are the payloads of all messages with this tag, and each must have the
+    /// given size. Without `tag`, these are all payloads of the given size.
     fn _gather<'py>(&self, py: Python<'py>, size: usize, tag: Option<u16>) -> PyResult<Bound<'py, PyBytes>> {
         let is_wanted = |message: &shmcast::Message<'_>| match tag {
             Some(tag) => message.tag == tag,

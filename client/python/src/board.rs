@@ -1,4 +1,4 @@
-//! Boards: the last message of each key.
+//! Boards: the newest message of each key of a channel.
 
 use crate::error;
 use crate::event::Message;
@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::path::PathBuf;
 
-/// The properties of a board. The key of a message is the bytes `start` to `stop` of its payload, `stop` not included.
+/// The properties of a board. The key of a message is the bytes from `start` to the one before `stop` of its payload.
 ///
-/// - `keys`: the largest number of keys; 1024 by default, and at most 16,777,216. A full board refuses messages with new keys, and
+/// - `keys`: the largest number of keys; 1024 by default, and at most 16,777,216. A full board refuses messages with new keys.
 ///   `Board.counters` counts these messages.
 /// - `value`: the size of the largest message on the board in bytes, key included; 256 by default.
 /// - `remove_tag`: messages with this tag remove their key. A message that ends directly after its key also removes the key.
@@ -44,31 +44,31 @@ impl BoardSpec {
         Ok(Self(spec))
     }
 
-    /// The first byte of the key in a payload.
+    /// The index of the key's first byte in a payload.
     #[getter]
     fn start(&self) -> usize {
         self.0.key().start
     }
 
-    /// The byte after the last of the key.
+    /// The index of the byte after the key.
     #[getter]
     fn stop(&self) -> usize {
         self.0.key().end
     }
 
-    /// The number of keys for which there is room.
+    /// The largest number of keys.
     #[getter]
     fn keys(&self) -> u64 {
         self.0.room().0
     }
 
-    /// Bytes of the largest message on the board.
+    /// The size of the largest message on the board, in bytes.
     #[getter]
     fn value(&self) -> u64 {
         self.0.room().1
     }
 
-    /// The tag that removes a key; `None` if there is none.
+    /// The tag that removes a key; `None` if the board has no such tag.
     #[getter]
     fn remove_tag(&self) -> Option<u16> {
         self.0.tag_that_removes()
@@ -82,13 +82,13 @@ impl BoardSpec {
     }
 }
 
-/// A key of a board, with the newest message of this key.
+/// A key of a board, with its newest message.
 ///
 /// - `key`: the bytes of the key
 /// - `message`: the newest message; `None` if the board does not have it, for example because it is too large
 /// - `sequence`: the sequence of the newest message
-/// - `count`: the number of messages of this key since the key came to the board, removals included. It begins again if the board gave the
-///   place of the removed key to another key
+/// - `count`: the number of messages of this key since the key came to the board, removals included. The count begins again if the key was
+///   removed, and its place was given to another key
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct BoardEntry {
     #[pyo3(get)]
@@ -134,10 +134,10 @@ impl BoardEntry {
 /// `dir`, `socket` and `wait_for_channel` have the same meaning as for `Subscriber`. Ctrl-C ends the wait for the channel. Publishers and
 /// tools do not notice that a board is read.
 ///
-/// A `Board` receives no messages. Use a `Subscriber` with `start="board"` to get the newest message of each key and then every later
-/// message.
+/// A `Board` receives no messages. To get the newest message of each key and then every later message, use a `Subscriber` with
+/// `start="board"`.
 ///
-/// Raises `ChannelError` with the code "no board" if the channel has no board. Only one thread at a time may use a board. A forked child
+/// Raises `ChannelError` with the code "no board" if the channel has no board. Only one thread at a time can use a board. A forked child
 /// must open its own board.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Board {
@@ -190,7 +190,7 @@ impl Board {
         self.handle.ask(|board| BoardSpec(board.spec()))
     }
 
-    /// The entry of a key; `None` if the board does not have it.
+    /// Returns the entry of a key; `None` if the board does not have the key.
     fn get(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<BoardEntry>> {
         self.look(py, key)
     }
@@ -211,7 +211,7 @@ impl Board {
         true // also with no keys
     }
 
-    /// All entries as they were at one moment, in the order of their sequences.
+    /// Returns all entries as they were at one moment, in the order of their sequences.
     fn entries(&self, py: Python<'_>) -> PyResult<Vec<BoardEntry>> {
         let mut board = self.handle.enter()?;
         let entries = board.entries().map_err(|error| error::receiving(&self.channel, &error))?;
@@ -221,7 +221,7 @@ impl Board {
     /// The board's counters:
     ///
     /// - `through`: the board includes all messages up to this sequence
-    /// - `since`: if it is above 1, the board may lack keys whose newest message has a lower sequence
+    /// - `since`: if it is above 1, the board might lack keys whose newest message has a lower sequence
     /// - `keys`: the present number of keys
     /// - `no_room`, `too_large`, `no_key`: numbers of messages that are not on the board, because there was no room for their key, because
     ///   they were too large, or because they had no key
@@ -238,12 +238,12 @@ impl Board {
         Ok(named)
     }
 
-    /// Nanoseconds since a message's `time`; `None` if `time` is 0, as for a message without a time.
+    /// Returns the nanoseconds since a message's `time`; `None` if `time` is 0, as for a message without a time.
     fn age_ns(&self, time: u64) -> PyResult<Option<u64>> {
         self.handle.ask(|board| (time != 0).then(|| board.clock().ns_since(time)))
     }
 
-    /// Ends the use of the board. `with` calls it.
+    /// Closes the board. The end of a `with` block also closes it.
     fn close(&self) -> PyResult<()> {
         self.handle.close().map(drop)
     }

@@ -1,15 +1,18 @@
-//! Channels that are files, as a whole.
+//! Functions for whole channels in files.
 
 use crate::error::opening;
 use pyo3::prelude::*;
 use shmcast::Directory;
 use std::path::PathBuf;
 
-/// Removes a channel that is a file and that nobody uses: its ring, its board and its gates. Returns the names of the files that it had. A
-/// daemon's channels are removed in the daemon's configuration.
+/// Removes a channel in files: its ring, its board and its gates. Returns the names of the removed files. To remove a daemon's channel,
+/// change the daemon's configuration.
 ///
-/// Raises `NotFoundError` if there is no such channel, `InUseError` while the channel has a publisher or readers, and `ChannelError` with
-/// the code `"not a channel"` if the channel's directory contains any other file. In these three cases, nothing is removed.
+/// Nothing is removed in these cases:
+///
+/// - Raises `NotFoundError` if the channel does not exist.
+/// - Raises `InUseError` while the channel has a publisher or readers.
+/// - Raises `ChannelError` with the code `"not a channel"` if the channel's directory contains any other file.
 #[pyfunction]
 #[pyo3(signature = (channel, *, dir = None))]
 pub(crate) fn remove(py: Python<'_>, channel: &str, dir: Option<PathBuf>) -> PyResult<Vec<String>> {

@@ -1,4 +1,4 @@
-//! Errors as exceptions. The classes are in `python/shmcast/_errors.py`. Each exception has a `code`, which never changes, and the
+//! Errors as exceptions. The classes are in `python/shmcast/_errors.py`. Each exception has a `code` whose meaning never changes, and the
 //! operating system's `os_errno`.
 
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ pub(crate) fn misuse(code: &str, sentence: &str) -> PyErr {
     exception(code, sentence, None)
 }
 
-/// The system refused to do this.
+/// Makes an exception for a call that the system refused.
 #[cold]
 pub(crate) fn system(what: &str, error: &std::io::Error) -> PyErr {
     exception("os", &format!("cannot {what}: {error}"), error.raw_os_error())
@@ -97,7 +97,7 @@ pub(crate) fn receiving(channel: &str, error: &RecvError) -> PyErr {
     exception(code, &format!("channel {channel:?}: {error}"), None)
 }
 
-/// A `FullError`, which says which gate refused the message.
+/// Makes a `FullError`, which names the gate that refused the message.
 #[cold]
 fn full(channel: &str, error: &PublishError, gate: &str, behind: u64) -> PyErr {
     let refused = exception("full", &format!("channel {channel:?}: {error}"), None);

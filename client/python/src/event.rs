@@ -83,7 +83,7 @@ impl Message {
     }
 }
 
-/// The classes of events that are no messages, each with its fields.
+/// Makes the classes of all events except messages, each with its fields.
 macro_rules! events {
     ($($(#[doc = $doc:literal])* $name:ident ( $($field:ident : $type:ty),* ) $names:ty = $args:expr;)*) => {$(
         $(#[doc = $doc])*
@@ -115,21 +115,23 @@ macro_rules! events {
 events! {
     /// The publisher overtook this reader: exactly `missed` messages are lost, and the next message has the sequence `resumed_at`.
     Lapped(missed: u64, resumed_at: u64) (&'static str, &'static str) = ("missed", "resumed_at");
-    /// Messages `first` to `last`, both included, are missing: they never reached this host, or the channel's journal lacks them.
+    /// The messages from `first` to `last` (included) are missing: they never reached this host, or the channel's journal lacks them.
     Gap(first: u64, last: u64) (&'static str, &'static str) = ("first", "last");
-    /// A reader has read the channel's journal or board, and caught up: the next message, `sequence`, comes from the ring again.
+    /// The reader has read the channel's journal or board, and has caught up. The next message, `sequence`, comes from the ring.
     Live(sequence: u64) (&'static str,) = ("sequence",);
     /// Another publisher took over, with a higher `epoch`. The sequences continue.
     NewEpoch(epoch: u64) (&'static str,) = ("epoch",);
     /// The publisher of this `epoch` died without closing the channel. Only subscribers with `watch_publisher=True` get this event.
     PublisherGone(epoch: u64) (&'static str,) = ("epoch",);
-    /// The channel restarted: its sequences count from 1 again, or continue after the journal of another stream. Messages that this reader has not received yet are lost.
+    /// The channel restarted: its sequences count from 1 again, or continue after the journal of another stream. The messages that this
+    /// reader has not received are lost.
     Restarted() () = ();
     /// The publisher closed the channel. Receiving again waits for the next publisher.
     End() () = ();
 }
 
-/// The publisher at the other end of a bridge began a new session. `session` is the session's identity, ten bytes. The sequences continue.
+/// The publisher at the other end of a bridge began a new session. `session` is the session's identity in ten bytes. The sequences
+/// continue.
 #[pyclass(frozen, eq, hash, module = "shmcast")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct NewSession {
@@ -157,7 +159,7 @@ impl NewSession {
     }
 }
 
-/// The Python object of an event.
+/// Makes the Python object of an event.
 #[inline]
 pub(crate) fn object(py: Python<'_>, event: &Event<'_>) -> PyResult<Py<PyAny>> {
     match event {

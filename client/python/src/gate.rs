@@ -1,16 +1,16 @@
-//! Gates: readers that a publisher waits for, within a limit.
+//! Gates: readers for which a publisher waits, up to a time limit.
 
 use crate::options::seconds;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// A reader that the publisher waits for, up to a time limit: `Publisher(..., gates=[Gate("risk")])` and `Subscriber(..., gate="risk")`.
+/// A reader for which the publisher waits, up to a time limit: `Publisher(..., gates=[Gate("risk")])` and `Subscriber(..., gate="risk")`.
 ///
 /// - `lag`: how many bytes of the ring the reader can be behind before the publisher waits. `lag_percent` gives the same as a part of the
 ///   ring; 50 % by default.
-/// - `wait`: the longest wait of one message in seconds; 0.0002 by default. With 0 no message waits.
+/// - `wait`: the longest wait of one message in seconds; 0.0002 by default. With 0, no message waits.
 /// - `refuse`: if true, the message is not published after the wait, and `publish` raises a `FullError`. If false, the message is published
-///   and the gate is dropped: the publisher can overtake the reader, and does not wait for the reader until the reader is at most half of
+///   and the gate is dropped. The publisher can then overtake the reader. It waits for the reader again once the reader is at most half of
 ///   `lag` behind.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Gate(pub(crate) shmcast::Gate);
@@ -50,11 +50,11 @@ impl Gate {
     }
 }
 
-/// A gate as its publisher knows it.
+/// The state and the counts of a gate, as the publisher sees them.
 ///
 /// - `state`: "absent", "joining", "in-force" or "dropped"
-/// - `behind_bytes`: how far the gate's reader is behind; `None` if there is no reader
-/// - `pid`: the process id that the reader claims; `None` if there is no reader
+/// - `behind_bytes`: how many bytes the gate's reader is behind; `None` if there is no reader
+/// - `pid`: the process id that the reader states; `None` if there is no reader
 /// - `held`: the number of messages that waited for the gate
 /// - `longest`, `total`: the longest wait of one message, and the sum of all waits, in seconds
 /// - `dropped`: how often the gate was dropped

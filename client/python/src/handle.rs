@@ -1,5 +1,5 @@
-//! The guard between a Python object and its publisher or subscriber. It allows only one thread at a time, and refuses calls after a close
-//! and in a forked child.
+//! The guard between a Python object and its publisher or subscriber. Only one thread can use the publisher or subscriber at a time. The
+//! guard refuses calls after a close, and in a forked child.
 
 use crate::error::misuse;
 use pyo3::prelude::*;
@@ -7,16 +7,16 @@ use shmcast::sys::fork;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// Holds a publisher or subscriber until it is closed.
+/// Owns a publisher or subscriber until it is closed.
 pub(crate) struct Handle<T> {
     /// The value is in a box, because Python aligns its objects only to 16 bytes. A subscriber needs the alignment of a cache line.
     inner: Mutex<Option<Box<T>>>,
-    /// The count of forks of the process that made this handle.
+    /// The value of `fork::count` in the process that made this handle. A forked child has another value.
     born: u32,
     what: &'static str,
 }
 
-/// A handle in use by the calling thread.
+/// A handle that the calling thread uses.
 pub(crate) struct InUse<'a, T>(MutexGuard<'a, Option<Box<T>>>);
 
 impl<T> Handle<T> {
@@ -24,7 +24,7 @@ impl<T> Handle<T> {
         Self { inner: Mutex::new(Some(Box::new(inner))), born: fork::watch(), what }
     }
 
-    /// Locks the publisher or subscriber for this thread. Never waits for another thread.
+    /// Locks the publisher or subscriber for this thread. Never waits: if another thread has the lock, this is an error.
     #[inline]
     pub(crate) fn enter(&self) -> PyResult<InUse<'_, T>> {
         if self.born == fork::count()
@@ -36,7 +36,7 @@ impl<T> Handle<T> {
         Err(self.refusal())
     }
 
-    /// Asks the publisher or subscriber.
+    /// Calls `what` with the publisher or subscriber.
     pub(crate) fn ask<R>(&self, what: impl FnOnce(&T) -> R) -> PyResult<R> {
         Ok(what(&*self.enter()?))
     }
@@ -63,10 +63,10 @@ impl<T> Handle<T> {
         self.born != fork::count()
     }
 
-    /// Takes out the value to be closed; `None` if it is closed already.
+    /// Takes the value out of the handle, so that the caller can close it. Returns `None` if it is already closed.
     pub(crate) fn close(&self) -> PyResult<Option<T>> {
         if self.is_of_parent() {
-            // The parent's value stays as it is, and a `with` in the child ends like any other.
+            // A forked child does not close the parent's value, and the end of a `with` block in the child is no error.
             return Ok(None);
         }
         match self.inner.try_lock() {

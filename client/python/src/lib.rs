@@ -1,4 +1,4 @@
-//! The module `_shmcast`: the library's calls for Python. Their docstrings say what each call does; `python/shmcast/_shmcast.pyi` has the
+//! The module `_shmcast`: the library's calls for Python. Each docstring says what its call does. `python/shmcast/_shmcast.pyi` has the
 //! signatures.
 //!
 //! A call that finds something to receive keeps the interpreter's lock, because releasing the lock would cost more than a message. A call
@@ -18,7 +18,7 @@ mod subscriber;
 
 use pyo3::prelude::*;
 
-// The tests have not been run with an interpreter without its lock.
+// The tests were not run with an interpreter that has no global lock.
 #[pymodule(gil_used = true)]
 mod _shmcast {
     #[pymodule_export]

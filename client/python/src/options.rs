@@ -7,10 +7,10 @@ use shmcast::{ChannelError, Client, Preparation, Resume, Start, SubscriberBuilde
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longest time of a wait between two checks for signals.
+/// The longest wait between two checks for signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// Where a channel is looked for.
+/// The place where a channel is searched for.
 pub(crate) enum Place {
     Default,
     Directory(PathBuf),
@@ -18,7 +18,7 @@ pub(crate) enum Place {
 }
 
 /// # Errors
-/// If both are given, or no daemon answers.
+/// If both a directory and a socket are given, or if no daemon answers.
 pub(crate) fn place(py: Python<'_>, dir: Option<PathBuf>, socket: Option<PathBuf>) -> PyResult<Place> {
     let daemon = |client: Result<Client, ChannelError>| {
         client.map(Place::Daemon).map_err(|error| crate::error::opening(&error))
@@ -40,7 +40,7 @@ pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
 }
 
 /// Opens a channel with `open`. While there is no channel, `open` calls its argument, and tries again if the result is true. The result is
-/// false after `patience` seconds, or after a signal whose Python handler raised an error.
+/// false after `patience` seconds, or after an error of a Python signal handler.
 pub(crate) fn opening<T: Send>(
     py: Python<'_>,
     patience: Option<f64>,
@@ -109,8 +109,8 @@ pub(crate) fn resume(resume: &str) -> PyResult<Resume> {
     }
 }
 
-/// Sets the option `conflate`: `True`, `False`, or a number of bytes. With a number, the reader skips messages when it is further behind
-/// the publisher than this.
+/// Sets the option `conflate`: `True`, `False`, or a number of bytes. With a number, the reader skips messages only if it is more bytes
+/// than this behind the publisher.
 pub(crate) fn conflation(
     builder: SubscriberBuilder,
     conflate: &Bound<'_, PyAny>,
@@ -126,7 +126,7 @@ pub(crate) fn conflation(
 }
 
 /// # Errors
-/// `TypeError` if `steps` is a single text, because its letters would be mistaken for steps.
+/// `TypeError` if `steps` is a single text, because its letters would count as steps.
 pub(crate) fn preparation(steps: &Bound<'_, PyAny>) -> PyResult<Preparation> {
     if steps.extract::<&str>().is_ok() {
         return Err(PyTypeError::new_err(format!("prepare={}: give a list of steps", steps.repr()?)));

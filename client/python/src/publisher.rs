@@ -1,4 +1,4 @@
-//! The publishing end.
+//! The publisher of a channel.
 
 use crate::board::BoardSpec;
 use crate::error;
@@ -14,10 +14,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// While a batch waits for gates, the handlers of signals run about this often.
+/// While a batch waits for gates, signal handlers run about once in this time.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
-/// Publishes a channel's messages. If the channel exists already, the publisher takes it over and continues its sequences.
+/// Publishes a channel's messages. If the channel already exists, the publisher takes it over and continues its sequences.
 ///
 /// - `dir`, `socket`, `prepare`: as for `Subscriber`.
 /// - `capacity`, `max_message`: sizes of a new channel in bytes. The capacity is 64 KiB to 16 GiB.
@@ -27,25 +27,25 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 /// - `anew`: removes an existing channel first.
 /// - `continue_from`: the directory of a journal. The sequences of a new channel continue after this journal.
 /// - `board`: a `BoardSpec`, which gives a new channel a board: the last message of each key.
-/// - `gates`: readers that the publisher waits for, each a `Gate`.
+/// - `gates`: the readers for which the publisher waits, each a `Gate`.
 ///
-/// A daemon creates its channels itself, so the properties of a new channel apply only to channels that are files.
+/// A daemon creates its channels itself, so the properties of a new channel apply only to channels in files.
 ///
-/// `close`, or the end of a `with` block, tells readers that the stream has ended. Only one thread at a time may use a publisher. Another
-/// thread gets a `MisuseError`, and a forked child a `ForkedError`.
+/// `close`, or the end of a `with` block, tells readers that the stream has ended. Only one thread at a time can use a publisher. Another
+/// thread gets a `MisuseError`, and a forked child gets a `ForkedError`.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Publisher {
     handle: Handle<shmcast::Publisher>,
     channel: String,
-    /// Whether the channel has gates, so that a call can wait for a reader. During such a call, other threads run.
+    /// Whether the channel has gates. Then a call can wait for a reader, so other threads run during the call.
     has_gates: bool,
 }
 
-/// An object that lends its memory.
+/// A Python object that lends its memory.
 struct Lent<'py> {
     buffer: PyUntypedBuffer,
-    /// Keeps this thread attached to the Python interpreter. As long as this value lives, no other thread runs Python code that could
-    /// change the object's memory.
+    /// Keeps this thread attached to the Python interpreter. As long as this value lives, no other thread can change the object's memory by
+    /// Python code.
     _py: Python<'py>,
 }
 
@@ -54,7 +54,7 @@ impl<'py> Lent<'py> {
         let py = object.py();
         match PyUntypedBuffer::get(object) {
             Ok(buffer) => Ok(Self { buffer, _py: py }),
-            // A single value, such as one row of an array, has no shape.
+            // A single value, such as one row of an array, has no shape. So its bytes are copied.
             Err(error) if error.is_instance_of::<PyBufferError>(py) => {
                 let copy = PyMemoryView::from(object)?.call_method0("tobytes")?;
                 Ok(Self { buffer: PyUntypedBuffer::get(&copy)?, _py: py })
@@ -74,8 +74,8 @@ impl<'py> Lent<'py> {
         if length == 0 {
             return Ok(&[]);
         }
-        // SAFETY: the buffer is held for as long as the slice, so its owner keeps these bytes where they are. This thread stays
-        // attached to the interpreter meanwhile, so no Python code changes them.
+        // SAFETY: the buffer lives as long as the slice, so the buffer's owner keeps the bytes in place. This thread stays attached to the
+        // interpreter, so no Python code changes the bytes.
         Ok(unsafe { std::slice::from_raw_parts(at, length) })
     }
 
@@ -97,11 +97,11 @@ impl<'py> Lent<'py> {
             if row == 0 {
                 return &[];
             }
-            // SAFETY: by the buffer protocol, item `index` of the first dimension begins so many bytes after the start, in the
+            // SAFETY: by the buffer protocol, item `index` of the first dimension begins `index * stride` bytes after the start, in the
             // same allocation.
             let at = unsafe { start.offset(index as isize * stride) };
-            // SAFETY: a row's bytes lie one behind the other, which was checked where there are inner dimensions. The buffer is held
-            // for as long as the slice, and no Python code changes it meanwhile, as in `bytes`.
+            // SAFETY: the bytes of a row are contiguous, which was checked if there are inner dimensions. The buffer lives as long as the
+            // slice, and no Python code changes it meanwhile, as in `bytes`.
             unsafe { std::slice::from_raw_parts(at, row) }
         };
         Ok((0..count).map(row_at))
@@ -114,7 +114,7 @@ impl Publisher {
         error::publishing(&self.channel, error)
     }
 
-    /// Publishes the messages with one time.
+    /// Publishes all messages with the same time.
     fn publish_all<'a>(
         &self,
         py: Python<'_>,
@@ -128,8 +128,8 @@ impl Publisher {
         published.map_err(|error| self.failure(&error))
     }
 
-    /// Publishes copies, as [`publish_through_gates`](Self::publish_through_gates) does. Stops between two messages if a handler of signals
-    /// raises an exception, because a batch can wait once for each message.
+    /// Publishes copies, as [`publish_through_gates`](Self::publish_through_gates) does. Stops between two messages if a signal handler
+    /// raises an exception, because a batch can wait for each message.
     #[cold]
     fn publish_all_through_gates<'a>(
         &self,
@@ -161,7 +161,7 @@ impl Publisher {
         published.map_err(|error| self.failure(&error))
     }
 
-    /// Publishes a copy of the payload, because the call can wait, and other threads could change the original meanwhile.
+    /// Publishes a copy of the payload. The call can wait, and other threads could change the original meanwhile.
     #[cold]
     fn publish_through_gates(&self, payload: &Bound<'_, PyAny>, mark: Mark) -> PyResult<u64> {
         let copy = Lent::of(payload)?.bytes()?.to_vec();
@@ -259,11 +259,11 @@ impl Publisher {
         &self.channel
     }
 
-    /// Publishes one message and returns its sequence. Waits only for the readers of gates, and lets other threads run meanwhile.
+    /// Publishes one message and returns its sequence. Waits only for the readers of gates. Other threads run during this wait.
     ///
     /// The payload is any object with contiguous bytes: bytes, bytearray, memoryview, array, numpy. `tag` is a number below 65536, by which
-    /// readers can select messages. `key` marks a message at which a reader may start without the messages before it. Raises `PublishError`
-    /// if the message is not published.
+    /// readers can select messages. `key` marks a message at which a reader can start without earlier messages. Raises `PublishError` if
+    /// the message is not published.
     #[pyo3(signature = (payload, tag = 0, key = false))]
     fn publish(&self, payload: &Bound<'_, PyAny>, tag: u16, key: bool) -> PyResult<u64> {
         let mark = Mark { tag, key };
@@ -289,7 +289,7 @@ impl Publisher {
         }
     }
 
-    /// The channel's gates, with what this publisher has counted.
+    /// The channel's gates, each with the counts of this publisher.
     #[getter]
     fn gates(&self) -> PyResult<Vec<GateStatus>> {
         self.handle.ask(|publisher| publisher.gates().into_iter().map(GateStatus::from).collect())
@@ -300,8 +300,8 @@ impl Publisher {
     /// Each row of an array is a message, even if the array has a stride, such as `Batch.view`. Each item of any other iterable is a
     /// message. If a message is too large, or a gate refuses it, the messages before it are published, and the later ones are not.
     ///
-    /// Waits only for the readers of gates, and lets other threads run meanwhile. If a handler of signals raises an exception during such a
-    /// wait, the batch stops after the message that waits.
+    /// Waits only for the readers of gates. Other threads run during this wait. If a signal handler raises an exception during the wait,
+    /// the batch stops after the message that waits.
     #[pyo3(signature = (messages, tag = 0, key = false))]
     fn publish_batch<'py>(
         &self,
@@ -340,19 +340,19 @@ impl Publisher {
         self.handle.ask(shmcast::Publisher::next_sequence)
     }
 
-    /// The number of this publisher among the channel's.
+    /// The epoch of this publisher: its number among the channel's publishers.
     #[getter]
     fn epoch(&self) -> PyResult<u64> {
         self.handle.ask(shmcast::Publisher::epoch)
     }
 
-    /// Bytes of the ring.
+    /// The size of the ring in bytes.
     #[getter]
     fn capacity(&self) -> PyResult<u64> {
         self.handle.ask(shmcast::Publisher::capacity)
     }
 
-    /// Bytes of the largest payload.
+    /// The size of the largest payload in bytes.
     #[getter]
     fn max_message(&self) -> PyResult<usize> {
         self.handle.ask(shmcast::Publisher::max_message)
@@ -364,13 +364,14 @@ impl Publisher {
         self.handle.ask(shmcast::Publisher::is_cut_off)
     }
 
-    /// Whether a daemon knows this publisher at the moment; `None` if the channel is a file.
+    /// Whether a daemon knows this publisher at the moment; `None` if the channel is in files.
     #[getter]
     fn is_registered(&self) -> PyResult<Option<bool>> {
         self.handle.ask(shmcast::Publisher::is_registered)
     }
 
-    /// Ends the stream: readers get an `End`. `with` calls it. Waits only for the readers of gates, and lets other threads run meanwhile.
+    /// Ends the stream: readers get an `End`. The end of a `with` block also does this. Waits only for the readers of gates, and other
+    /// threads run meanwhile.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let publisher = self.handle.close()?;
         py.detach(|| drop(publisher));

@@ -1,4 +1,4 @@
-//! One wait for several subscribers.
+//! Waits for several subscribers at the same time.
 
 use crate::error;
 use crate::event::object;
@@ -10,10 +10,11 @@ use pyo3::prelude::*;
 use shmcast::{EndWatch, SelectError, Turns};
 use std::time::Instant;
 
-/// What `wait` returns.
+/// The return value of `wait`.
 type Selected = (Py<Subscriber>, Py<PyAny>);
 
-/// Waits for several channels at once: `for subscriber, event in shmcast.Select([quotes, trades])`, until all of the channels are over.
+/// Waits for several channels at the same time: `for subscriber, event in shmcast.Select([quotes, trades])`, until all of the channels are
+/// over.
 ///
 /// The subscribers take turns: after an event of one subscriber, the select asks all others before it asks that one again. The events of
 /// one subscriber come in their order. There is no order between the events of different subscribers.
@@ -24,15 +25,15 @@ type Selected = (Py<Subscriber>, Py<PyAny>);
 /// - `wait`, `pause`: how the select waits while nothing arrives, as for `Subscriber`. The strategies of the subscribers have no effect.
 ///   With "park", the daemon only wakes subscribers that were opened with wait="park". The select polls the others every millisecond.
 ///
-/// Only one thread at a time may use a select and its subscribers. Another thread gets a `MisuseError`. Other threads of Python run during
-/// a wait. Ctrl-C ends a wait within some 50 ms, and so does any exception of a signal handler.
+/// Only one thread at a time can use a select and its subscribers. Another thread gets a `MisuseError`. Other threads of Python run during
+/// a wait. Ctrl-C or an exception of a signal handler ends a wait within about 50 ms.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Select {
     subscribers: Vec<Py<Subscriber>>,
     turns: Handle<Turns>,
 }
 
-/// The subscribers in use by this thread.
+/// The subscribers while this thread uses them.
 type AllInUse<'a> = Vec<InUse<'a, Reader>>;
 
 fn parts(reader: &mut Reader) -> (&mut shmcast::Subscriber, &mut EndWatch) {
@@ -67,7 +68,7 @@ impl Select {
         }
     }
 
-    /// Whether all channels are over as things stand.
+    /// Whether all channels are over at the moment.
     fn is_over(&self) -> PyResult<bool> {
         Ok(self.enter()?.iter().all(|reader| reader.is_over()))
     }
@@ -115,7 +116,7 @@ impl Select {
     }
 
     /// Returns the next event of any subscriber, as `(subscriber, event)`, or `None` if nothing arrived. Waits at most `timeout` seconds,
-    /// or without limit if no timeout is given. With a timeout of 0 it never waits.
+    /// or without limit if no timeout is given. With a timeout of 0, never waits.
     ///
     /// A loss or an end is an event. If a subscriber can receive nothing more, the call raises a `ReceiveError` each time this subscriber
     /// has its turn. The error names the channel, and the next call continues with the other subscribers.
@@ -135,7 +136,7 @@ impl Select {
         slf
     }
 
-    /// Returns each end of a channel as an event, also the last one. When all channels are over, the iteration stops without another event.
+    /// Returns the next event. Each end of a channel is an event, including the last one. When all channels are over, the iteration stops.
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Selected>> {
         if let Some(found) = self.take(py, None)? {
             return Ok(Some(found));

@@ -1,4 +1,4 @@
-//! The receiving end.
+//! The subscriber of a channel.
 
 use crate::batch::{Batch, Pool};
 use crate::error;
@@ -18,12 +18,12 @@ use std::time::Instant;
 /// Receives a channel's messages, in order, each once: `for event in subscriber`, until the channel is over.
 ///
 /// `dir` and `socket` say where the channel is. `dir` is a directory. `socket` is the path of a daemon's socket, or `""` for the default
-/// one. Without both, the library uses `$SHMCAST_DIR`, else /dev/shm/shmcast, else this user's directory.
+/// socket. Without both, the library uses `$SHMCAST_DIR`, else /dev/shm/shmcast, else this user's directory.
 ///
 /// - `start`: "latest" (the next message to be published), "oldest", a sequence, or "board". With "board" the subscriber gets the newest
 ///   message of each key, then `Live`, and then every later message.
 /// - `gate`: takes the channel's gate of this name. The publisher waits for this reader, up to the gate's limit.
-/// - `conflate`: `True` skips old messages when the reader is more than half of the ring behind, and returns only the newest message of
+/// - `conflate`: with `True`, a reader that is more than half of the ring behind skips old messages, and gets only the newest message of
 ///   each key. A number sets another distance, in bytes. `Message.conflated` counts the skipped messages. The channel must have a board.
 /// - `wait`: how the subscriber waits while nothing arrives: "yield", "spin" (uses a whole core), "burst", "spin-then-yield", "backoff",
 ///   "sleep" with a `pause` in seconds, or "park". With "park" the daemon wakes the subscriber, and event loops can wait for it. Other
@@ -39,8 +39,8 @@ use std::time::Instant;
 /// - `prepare`: steps that prepare the memory: any of "prefault", "huge-pages" and "lock". The default is "prefault".
 /// - `batch_bytes`: the size of a batch in bytes of records, at most 1 GiB; 256 KiB by default. A larger message still fits, alone.
 ///
-/// Only one thread at a time may use a subscriber. Another thread gets a `MisuseError`, and a forked child a `ForkedError`. Ctrl-C ends a
-/// wait within some 50 ms, and so does any exception of a signal handler.
+/// Only one thread at a time can use a subscriber. Another thread gets a `MisuseError`, and a forked child gets a `ForkedError`. Ctrl-C or
+/// an exception of a signal handler ends a wait within about 50 ms.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Subscriber {
     pub(crate) handle: Handle<Reader>,
@@ -52,7 +52,7 @@ pub(crate) struct Subscriber {
     room: usize,
 }
 
-/// A subscriber, and whether the channel is over for it.
+/// A subscriber, with a note whether the channel is over for it.
 pub(crate) struct Reader {
     pub(crate) subscriber: shmcast::Subscriber,
     pub(crate) end: EndWatch,
@@ -78,7 +78,7 @@ impl DerefMut for Reader {
     }
 }
 
-/// The deadline of a wait; `None` if it has none.
+/// Returns the deadline of a wait; `None` if the wait has no time limit.
 pub(crate) fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     let Some(timeout) = timeout else { return Ok(None) };
     if timeout == f64::INFINITY {
@@ -87,7 +87,7 @@ pub(crate) fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     Ok(Instant::now().checked_add(seconds("timeout", timeout)?))
 }
 
-/// Calls `attempt` until it returns something or the deadline has passed. Each call waits for a short time. Checks for signals before each
+/// Calls `attempt`, which waits for a short time, until it returns something or the deadline has passed. Checks for signals before each
 /// call.
 pub(crate) fn wait_in_slices<R>(
     py: Python<'_>,
@@ -106,7 +106,7 @@ pub(crate) fn wait_in_slices<R>(
 }
 
 impl Subscriber {
-    /// Returns the next event if there is one. Does not detach from the interpreter.
+    /// Returns the next event, if there is one. Does not release the interpreter's lock.
     #[inline]
     fn take<R>(&self, of: impl FnOnce(&Event<'_>) -> PyResult<R>) -> PyResult<Option<R>> {
         let mut reader = self.handle.enter()?;
@@ -270,7 +270,7 @@ impl Subscriber {
         self.wait(py, deadline(timeout)?, |event| object(py, event))
     }
 
-    /// Returns the next event if there is one, else `None`, like `recv(0)`. Never waits.
+    /// Returns the next event if there is one, else `None`. Never waits, like `recv(0)`.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.recv(py, Some(0.0))
     }
@@ -304,8 +304,8 @@ impl Subscriber {
         Ok(Batch::new(records, &self.pool, clock))
     }
 
-    /// Returns batches like those of `recv_batch`, until the channel is over. With a timeout, returns an empty batch each time nothing
-    /// arrived for that long.
+    /// Returns batches like those of `recv_batch`, until the channel is over. With a timeout, returns an empty batch if nothing arrived for
+    /// that long.
     #[pyo3(signature = (most = 65_536, timeout = None))]
     fn batches(slf: Py<Self>, most: usize, timeout: Option<f64>) -> PyResult<Batches> {
         deadline(timeout)?;
@@ -321,14 +321,14 @@ impl Subscriber {
         sought.map_err(|error| error::seeking(&self.channel, &error))
     }
 
-    /// The descriptor for event loops. It is readable when there is something to receive. `None` unless the subscriber waits by "park".
+    /// The descriptor for event loops, which is readable when there is something to receive. `None` unless the subscriber waits by "park".
     #[getter]
     fn descriptor(&self) -> PyResult<Option<i32>> {
         self.handle.ask(|this| this.descriptor().map(|descriptor| descriptor.as_raw_fd()))
     }
 
-    /// Prepares a sleep, for event loops other than asyncio. Call it before each sleep. Returns an event if one has arrived. Otherwise
-    /// returns the longest time in seconds to wait until the descriptor is readable.
+    /// Prepares a sleep, for event loops other than asyncio. Call this before each sleep. If an event has arrived, returns the event.
+    /// Otherwise returns the longest time in seconds to wait until the descriptor is readable.
     fn arm(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut reader = self.handle.enter()?;
         let Reader { subscriber, end } = &mut *reader;
@@ -349,19 +349,19 @@ impl Subscriber {
         Ok(())
     }
 
-    /// The sequence of the next message expected.
+    /// The sequence of the next message.
     #[getter]
     fn next_sequence(&self) -> PyResult<u64> {
         self.handle.ask(|this| this.next_sequence())
     }
 
-    /// The number of messages that are published and not yet received. It may be up to 64 too low.
+    /// The number of messages that are published and not yet received. It can be up to 64 too low.
     #[getter]
     fn lag(&self) -> PyResult<u64> {
         self.handle.ask(|this| this.lag())
     }
 
-    /// The publisher's epoch, as far as the stream has given it.
+    /// The publisher's epoch, as far as the received events show it.
     #[getter]
     fn epoch(&self) -> PyResult<u64> {
         self.handle.ask(|this| this.epoch())
@@ -376,18 +376,18 @@ impl Subscriber {
         self.handle.ask(Reader::is_over)
     }
 
-    /// Whether a daemon knows this subscriber at the moment; `None` if the channel is a file.
+    /// Whether a daemon knows this subscriber at the moment; `None` if the channel is in files.
     #[getter]
     fn is_registered(&self) -> PyResult<Option<bool>> {
         self.handle.ask(|this| this.is_registered())
     }
 
-    /// Nanoseconds since a message's `time`; `None` if `time` is 0, as for a message without a time.
+    /// Returns the nanoseconds since a message's `time`; `None` if `time` is 0, as for a message without a time.
     fn age_ns(&self, time: u64) -> PyResult<Option<u64>> {
         self.handle.ask(|this| (time != 0).then(|| this.clock().ns_since(time)))
     }
 
-    /// Ends the subscription. `with` calls it.
+    /// Ends the subscription. The end of a `with` block also does this.
     fn close(&self) -> PyResult<()> {
         self.handle.close().map(drop)
     }
@@ -407,9 +407,9 @@ impl Subscriber {
 
     /// Receives like `recv` without a timeout, in asyncio: other tasks run until an event arrives, and no thread waits.
     ///
-    /// Open the subscriber with wait="park". With any other strategy, and on channels that are files, this call polls every
-    /// millisecond. A task that is cancelled has received nothing. `async for event in subscriber` returns events until the channel is
-    /// over. A second iteration waits for the next publisher.
+    /// Open the subscriber with wait="park". With any other strategy, and on channels in files, this call polls every millisecond. A task
+    /// that is cancelled has received nothing. `async for event in subscriber` returns events until the channel is over. A second iteration
+    /// waits for the next publisher.
     fn recv_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._aio")?.call_method1("recv", (slf,))
     }
@@ -456,7 +456,7 @@ impl Batches {
             self.gave_end.store(batch.records().event() == Some(Event::End), Ordering::Relaxed);
             return Ok(Some(batch));
         }
-        // After an end, this checks now and then whether it was the channel's end.
+        // After an end, the loop sometimes checks whether it was the channel's end.
         let until = deadline(self.timeout)?;
         loop {
             if is_over()? {

@@ -1,4 +1,4 @@
-"""The tests' common parts: a directory for channels, programs as processes of their own, and a real daemon."""
+"""The common parts of the tests: a directory for channels, programs in separate processes, and a real daemon."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ import pytest
 
 import shmcast
 
-# How long each wait may take. The machine may be busy.
+# The time limit of each wait in seconds. It is long, because the machine can be busy.
 PATIENCE = 60.0
 
 CHANNEL = """
@@ -30,7 +30,7 @@ subscribers = ["*"]
 
 @pytest.fixture
 def room() -> Iterator[str]:
-    """A directory for channels, in memory if the machine has it."""
+    """A directory for channels, in shared memory if possible."""
     parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="shmcast-test-", dir=parent) as path:
         yield path
@@ -44,7 +44,7 @@ def wait_until(what: str, is_so: Callable[[], object]) -> None:
 
 
 class Program:
-    """Lines of Python as a process of its own, with `args` as `sys.argv[1:]`."""
+    """A separate process that runs lines of Python, with `args` as `sys.argv[1:]`."""
 
     def __init__(self, code: str, *args: str) -> None:
         self.process = subprocess.Popen(
@@ -53,21 +53,21 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A program that is started in the background of a script ignores Ctrl-C, and so would what it starts.
+            # A program in the background of a script ignores Ctrl-C. Without this line, its child processes would also ignore it.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """Returns the next line that the program prints."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"it ended: {self.process.communicate()[1]}"
         return line.rstrip("\n")
 
     def end(self) -> str:
-        """Waits for its end, which must be a good one. Returns the rest of what it prints."""
+        """Waits for the end of the program, which must succeed. Returns the rest of its output."""
         assert self.process.stdout is not None and self.process.stderr is not None
-        output = self.process.stdout.read()  # not communicate(), which leaves out what was read ahead with a line
+        output = self.process.stdout.read()  # communicate() would leave out bytes that were read ahead with a line
         errors = self.process.stderr.read()
         self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, errors
@@ -79,7 +79,7 @@ class Program:
 
 
 class Daemon:
-    """`shmcastd` as a process."""
+    """A process of `shmcastd`."""
 
     def __init__(self, program: Path, place: Path) -> None:
         self.program, self.place = program, place

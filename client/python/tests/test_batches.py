@@ -1,4 +1,4 @@
-"""Batches as arrays."""
+"""Tests of batches as arrays."""
 
 import gc
 import tempfile

@@ -1,4 +1,4 @@
-"""Boards: the last message of each key."""
+"""Tests of boards, which have the last message of each key."""
 
 import os
 import random
@@ -84,7 +84,7 @@ def test_a_slow_reader_gets_the_newest_and_the_number_left_out(room: str) -> Non
 def test_a_call_that_does_not_wait_misses_no_lap_and_no_end(room: str) -> None:
     with prices(room, keys=4, value=64) as publisher, shmcast.Subscriber("t", dir=room, start="board") as reader:
         assert reader.try_recv() == shmcast.Live(1)
-        for _ in range(1024):  # as many bytes as the ring has
+        for _ in range(1024):  # together as many bytes as the ring has
             publisher.publish(b"EUR 1.08")
         event = reader.try_recv()
         assert isinstance(event, shmcast.Lapped) and event.missed > 0
@@ -123,7 +123,7 @@ def test_what_cannot_be(room: str) -> None:
             with pytest.raises(shmcast.ChannelError) as refused:
                 opened()
             assert refused.value.code == "no board"
-            # It once named a call of the library in Rust.
+            # In an earlier version, this error's text named a function of the Rust library.
             assert "::" not in str(refused.value) and "shmcast pub --set board.key" in str(refused.value)
     with prices(room), pytest.raises(ValueError):
         shmcast.Subscriber("t", dir=room, conflate="yes")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Publishers and daemons that are killed."""
+"""Tests in which publishers and daemons are killed."""
 
 import os
 
@@ -7,7 +7,7 @@ from conftest import Daemon, Program, wait_until
 
 import shmcast
 
-# Publishes numbers without end, each also as its tag, and says when it began.
+# Publishes numbers without end, with each number also as the tag. Prints a line when it has begun.
 PUBLISHER = """
 import shmcast, sys
 kind, place = sys.argv[1:3]
@@ -81,7 +81,7 @@ def test_a_daemon_that_is_killed(daemon: Daemon) -> None:
 
 
 def test_what_a_daemon_refuses(daemon: Daemon) -> None:
-    if os.getuid() != 0:  # who may do anything
+    if os.getuid() != 0:  # root is never refused
         with pytest.raises(shmcast.DeniedError):
             shmcast.Publisher("shut", socket=daemon.socket)
     with pytest.raises(shmcast.NotFoundError):

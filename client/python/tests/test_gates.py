@@ -1,4 +1,4 @@
-"""Gates: readers that a publisher waits for, within a limit."""
+"""Tests of gates: readers for which a publisher waits, up to a time limit."""
 
 import _thread
 import os
@@ -41,10 +41,10 @@ def test_other_threads_run_while_a_message_waits(room: str) -> None:
         slow = shmcast.Subscriber("t", dir=room, gate="slow")
         while publisher.try_publish(b"x" * 1000) is not None:
             pass
-        # This thread could not take any message away if the call held the interpreter while it waits.
+        # This thread can take messages only if the publishing call releases the interpreter while it waits.
         def take() -> None:
             time.sleep(0.05)
-            # All of these are there: a call that finds nothing yields, and beside other work this takes long.
+            # All of these messages are already there. A call that finds nothing yields, which takes long on a busy machine.
             for _ in range(400):
                 slow.recv(0)
 
@@ -98,7 +98,7 @@ def test_a_batch_that_waits_can_be_interrupted(room: str) -> None:
         slow = shmcast.Subscriber("t", dir=room, gate="slow")
         begun, stop = threading.Event(), threading.Event()
 
-        # It reads so slowly that the batch would take minutes, and so fast that no message is refused.
+        # The reader is so slow that the batch would take minutes, and so fast that no message is refused.
         def take() -> None:
             received = 0
             while not stop.wait(0.01):

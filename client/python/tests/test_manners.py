@@ -1,4 +1,4 @@
-"""The manners of a good module: it lets others run, hears signals, says no in a forked child, and needs no threads."""
+"""Tests that the module lets other threads run, handles signals, refuses calls in a forked child, and needs no threads."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def test_other_threads_run_during_a_wait(room: str, wait: str, record_property: 
 
     with shmcast.Publisher("t", dir=room) as publisher, shmcast.Subscriber("t", dir=room, wait=wait) as subscriber:
         alone = count(time.monotonic() + 0.2)
-        # A wait that kept the interpreter would leave the others nothing for all of its 60 s.
+        # If a wait kept the interpreter, the other threads would not run for its 60 s.
         waiter = threading.Thread(target=subscriber.recv, args=(60,))
         waiter.start()
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""One wait for several channels."""
+"""Tests of one wait for several channels."""
 
 import errno
 import os
@@ -43,13 +43,13 @@ def test_they_take_turns_and_each_is_named(room: str) -> None:
             assert isinstance(event, shmcast.Message)
             order.append((readers.index(reader), event.payload))
         assert order == [(index, b"%d" % number) for number in range(3) for index in range(3)]
-        # The subscribers can be used between the calls of the select.
+        # The program can use the subscribers between the calls of the select.
         message = readers[1].recv(0)
         assert isinstance(message, shmcast.Message) and message.payload == b"3"
         readers[1].seek(20)
         found = select.wait()
         assert found is not None and found[0] is readers[1] and found[1].sequence == 20  # type: ignore[union-attr]
-        # A loss and an end are events, with their subscriber.
+        # A loss or an end is an event, and comes with its subscriber.
         a.publish_batch([bytes(1000)] * 200)
         found = select.wait(PATIENCE)
         assert found is not None and found[0] is readers[0] and isinstance(found[1], shmcast.Lapped)

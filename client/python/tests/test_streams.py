@@ -1,4 +1,4 @@
-"""Messages and events, one at a time; options and errors."""
+"""Tests of single messages and events, and of options and errors."""
 
 import asyncio
 import pickle
@@ -122,7 +122,7 @@ def test_an_iteration_ends_with_the_last_publisher(room: str) -> None:
     with shmcast.Subscriber("t", dir=room, start="oldest") as subscriber:
         batches = list(subscriber.batches())
         assert told([event for batch in batches for event in [*batch, *batch.events]]) == [b"a", end, epoch, b"b", end]
-    # On a closed channel without a message for it, it waits for the next publisher.
+    # If a channel is closed and has no message for a subscriber, the subscriber waits for the next publisher.
     waiting = [shmcast.Subscriber("t", dir=room) for _ in range(3)]
     assert [subscriber.recv() for subscriber in waiting] == [end] * 3
     assert not any(subscriber.is_over for subscriber in waiting)
@@ -173,7 +173,7 @@ def test_a_channel_that_appears_later_is_read_from_its_beginning(room: str) -> N
         room,
     )
     program.line()
-    time.sleep(0.3)  # more than one slice of its wait
+    time.sleep(0.3)  # longer than one slice of the wait
     with shmcast.Publisher("late", dir=room) as publisher:
         publisher.publish_batch([b"a", b"b"])
     assert program.end() == "[b'a', b'b']\n"

@@ -1,4 +1,4 @@
-"""The testee in Python for client/conformance, whose README has the contract."""
+"""The testee in Python of the suite in client/conformance. The suite's README says what a testee must do."""
 
 import json
 import sys
@@ -52,7 +52,7 @@ TABLE = payload_table()
 
 
 def checked(sequence: int, longest: int) -> bytes:
-    """The payload of a sequence, which checks itself."""
+    """Returns the payload of a sequence. The payload checks itself."""
     hashed = sequence * 2654435761 & 0xFFFF_FFFF
     kind, rest = hashed >> 8 & 63, hashed >> 14
     length = rest & 255 if kind < 48 else rest & 4095 if kind < 60 else rest & 65535 if kind < 63 else 65536
@@ -87,7 +87,7 @@ def text(event: shmcast.Event, with_bytes: bool) -> str:
 
 
 def reason(error: shmcast.Error) -> str:
-    """The class of a refusal: of a segment, by the words of its sentence."""
+    """Returns the suite's word for a refusal. For a segment, the error's text decides."""
     for words, name in CLASSES:
         if words in str(error):
             return name
@@ -99,7 +99,7 @@ def named(error: shmcast.Error) -> str:
 
 
 class Counts:
-    """The counts of a reader of a channel whose payloads check themselves."""
+    """The counts of a reader. The channel's payloads check themselves."""
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
@@ -177,7 +177,7 @@ class Testee:
         self.subscriber = self.board = None
 
     def get(self, key: str) -> list[str]:
-        """Looks a key up on the board of the channel that is open."""
+        """Looks up a key on the board of the open channel."""
         if self.board is None:
             self.board = shmcast.Board(self.channel, dir=self.dir, socket=self.socket)
         entry = self.board.get(bytes.fromhex(key))
@@ -212,7 +212,7 @@ class Testee:
 
     @staticmethod
     def receive(most: int, take: Callable[[], list[shmcast.Event]], with_bytes: bool) -> list[str]:
-        """The events until nothing has come for a while."""
+        """Returns the events until nothing has arrived for a while."""
         events: list[str] = []
         empty = 0
         try:
@@ -267,7 +267,7 @@ class Testee:
         if gate:
             gates = [shmcast.Gate(gate, lag=lag, wait=wait / 1e9, refuse=refuse == 1)]
         if socket is not None:
-            capacity = None  # a daemon's channel has its own
+            capacity = None  # a daemon's channel has its own capacity
         self.publisher = shmcast.Publisher(channel, dir=dir, socket=socket, capacity=capacity, board=spec, gates=gates, prepare=[])
 
     def publish(self, length: int, fill: int, tag: int, key: int) -> None:

@@ -1,4 +1,4 @@
-//! Plays many stories, several at a time, and judges each one as soon as it has ended.
+//! Plays many stories, several at the same time. Judges each story as soon as it has ended.
 
 use crate::generate;
 use crate::matrix::played::{Pair, pairs};
@@ -15,10 +15,10 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a story that lost a port is played again.
+/// The number of times that a story is played again because another program took one of its ports.
 const PORTS_LOST: u32 = 3;
 
-/// The stories that are played.
+/// The plan of a campaign: which stories are played, and how.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The first seed.
@@ -29,9 +29,9 @@ pub struct Plan {
     pub time: Option<Duration>,
     /// The profiles of stories. Each seed is played in each profile, one after the other.
     pub profiles: Vec<Profile>,
-    /// Whether to skip a story in which each feature meets only events that it met in an earlier story.
+    /// Whether to skip a story whose pairs of a feature and an event were all played in earlier stories.
     pub pairs: bool,
-    /// Number of stories that are played at a time.
+    /// Number of stories that are played at the same time.
     pub at_a_time: usize,
     /// The directory in which stories are played.
     pub under: PathBuf,
@@ -46,12 +46,12 @@ pub struct Played {
     pub violations: Vec<Violation>,
     /// The directory with its logs, if they were kept.
     pub kept: Option<PathBuf>,
-    /// How long it took.
+    /// The time that the story took.
     pub took: Duration,
 }
 
 /// Plays one story. Keeps its directory if `keeps` returns true for the violations. Plays the story again if the whole machine stalled, or
-/// if another program took one of its ports.
+/// if another program took one of the story's ports.
 ///
 /// # Errors
 /// The reason why the story could not be played or judged.

@@ -1,7 +1,7 @@
 //! Planted faults: corrected mistakes that are put back one at a time, to prove that the stories find them.
 //!
 //! The corrected code still contains the mistake, under `fault!("name")` (`shm-layout/src/fault.rs`). `faults.toml` lists all faults. For
-//! each fault, this list names the profile and the seed of a story that finds the fault, or the test that finds the fault.
+//! each fault, the list names what finds it: a story (by its profile and seed), or a test.
 
 use crate::campaign::play_one;
 use crate::generate;
@@ -15,8 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The number of times that the story of a fault is played. If the fault is not found by then, this counts as a failure. Processes never
-/// run in exactly the same way, so one try is not enough.
+/// The greatest number of times that the story of a fault is played until it finds the fault. Processes never run in exactly the same way,
+/// so one try is not enough.
 const TRIES: u32 = 5;
 /// The name in the example of the macro's documentation.
 const EXAMPLE: &str = "no_such_fault";
@@ -25,15 +25,15 @@ const EXAMPLE: &str = "no_such_fault";
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// The name in the tree.
+    /// The name of the fault in the source code.
     pub name: String,
-    /// The profile of the story that finds it.
+    /// The profile of the story that finds the fault.
     pub profile: Option<Profile>,
-    /// The seed of that story.
+    /// The seed of the story that finds the fault.
     pub seed: Option<u64>,
     /// The file name of a saved story that finds the fault, if no seed is known.
     pub story: Option<String>,
-    /// The test that finds it, if no story can.
+    /// The test that finds the fault, if no story can.
     pub test: Option<String>,
 }
 
@@ -43,7 +43,7 @@ struct List {
     fault: Vec<Fault>,
 }
 
-/// This package's directory in the tree.
+/// Returns this package's directory in the tree.
 pub fn package() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -94,11 +94,11 @@ fn collect(dir: &Path, names: &mut BTreeSet<String>) -> Result<()> {
 /// Builds the programs with the code of all faults. No fault is active.
 ///
 /// # Errors
-/// If the programs cannot be built.
+/// The reason why the programs cannot be built.
 pub fn build(target: &Path) -> Result<Programs> {
     let mut command = Command::new("cargo");
     command.args(["build", "--quiet", "-p", "shmcast-daemon", "-p", "shmcast-chaos", "--bins"]);
-    // The ring is optimised as in a release. Otherwise a publisher would never be faster than its readers.
+    // The library and the actors are optimised as in a release. Otherwise a publisher would never be faster than its readers.
     for package in ["shmcast-layout", "shmcast", "shmcast-chaos"] {
         command.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=3"));
     }
@@ -134,7 +134,7 @@ pub fn verify(fault: &Fault, programs: &Programs, under: &Path) -> Result<Option
     Ok(Some(None))
 }
 
-/// Searches the first `stories` stories of each profile for one that fails with the fault, and does not fail without it.
+/// Searches the first `stories` stories of each profile for a story that fails with the fault, and does not fail without the fault.
 ///
 /// # Errors
 /// The reason why a story could not be played.
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(fs::read_to_string(path).unwrap(), to_text(&list().unwrap()));
     }
 
-    /// Each `file: test` of the list and of SECURITY.md.
+    /// Returns each `file: test` of the list and of SECURITY.md.
     fn named_tests() -> Vec<String> {
         let security = fs::read_to_string(package().join("../../SECURITY.md")).unwrap();
         let of_security = security.split('`').skip(1).step_by(2).filter(|code| code.contains(".rs: "));

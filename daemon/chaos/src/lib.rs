@@ -1,7 +1,7 @@
 //! Random stories with the real processes, and an oracle that judges the result.
 //!
 //! A [`story`] is a list of steps that is made from a seed ([`generate`]). The runner ([`run`]) plays the story with real daemons, commands
-//! and [`actor`]s. Runner and actors log what they did and which events they received ([`log`]). The [`oracle`] reads only these logs, and
+//! and [`actor`]s. The runner and the actors log their actions and the received events ([`log`]). The [`oracle`] reads only these logs, and
 //! does not depend on the implementation. [`shrink`] makes a failing story shorter.
 
 pub mod actor;

@@ -1,7 +1,7 @@
 //! The logs of actors and of the runner. The oracle reads nothing else.
 //!
-//! Each actor appends lines of JSON to its own file, with one `write` for each line. So a written line remains when the process is killed.
-//! Times are those of `CLOCK_MONOTONIC`, which all processes of a host share.
+//! Each actor appends lines of JSON to its own file, with one `write` for each line. So a written line stays when the process is killed.
+//! All times are from `CLOCK_MONOTONIC`, which all processes of a host share.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -28,11 +28,11 @@ pub fn now() -> Time {
 pub struct Entry<T> {
     /// The time.
     pub at: Time,
-    /// What was done or observed.
+    /// The action or the observation.
     pub what: T,
 }
 
-/// What a publisher did, or what a reader did and observed.
+/// An action of a publisher, or an action or observation of a reader.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
@@ -44,17 +44,17 @@ pub enum Fact {
     Mode { wanted: u32, found: u32 },
     /// The publisher could not open the channel.
     OpenFailed { kind: String, why: String },
-    /// A publisher is about to publish messages. The first one gets the sequence `next`.
+    /// A publisher is about to publish messages. The first message gets the sequence `next`.
     Publishing {
         first: Identity,
         count: u32,
         sizes: Sizes,
         next: u64,
-        /// Whether their time is long past.
+        /// Whether the publish times of these messages are long past.
         #[serde(default)]
         old: bool,
     },
-    /// This many of these messages were published.
+    /// `count` of the announced messages were published.
     Published { count: u32, next: u64, error: Option<String> },
     /// A publisher is about to publish a gap up to `to`.
     Gapping { to: u64, next: u64 },
@@ -62,7 +62,7 @@ pub enum Fact {
     Gapped { next: u64, error: Option<String> },
     /// A publisher announces a new session.
     Session { identity: String, error: Option<String> },
-    /// This actor is about to close its publisher or reader in an orderly way, without dying.
+    /// This actor is about to close its publisher or reader.
     Closing,
     /// The publisher or reader is closed.
     Closed,
@@ -82,11 +82,11 @@ pub enum Fact {
     /// The reader has subscribed.
     Subscribed {
         next: u64,
-        /// Whether the reader has no page although it requested one.
+        /// Whether the reader requested a page but has none.
         #[serde(default)]
         refused: bool,
     },
-    /// A reader received `count` right messages in a row from `first` on, with `bytes` bytes of payload together. `old` of these messages
+    /// A reader received `count` correct messages in a row, from `first` on. They have `bytes` bytes of payload together. `old` of them
     /// have a publish time that is long past.
     Got {
         sequence: u64,
@@ -96,33 +96,33 @@ pub enum Fact {
         #[serde(default)]
         old: u32,
     },
-    /// A reader got a message that it cannot recognise.
+    /// A reader received a message that its bytes do not identify.
     Odd { sequence: u64, length: usize, tag: u16, key: bool, head: String },
     /// A reader received the event of a lap.
     Lapped { missed: u64, resumed_at: u64 },
     /// A reader received the event of a gap.
     Gap { from: u64, to: u64 },
-    /// A reader received an event which says that neither the ring nor the journal has these sequences. For an actor that reads a journal:
+    /// A reader received an event which says that neither the ring nor the journal has these sequences. If the actor reads only a journal,
     /// the journal lists these sequences as missing.
     Lost { from: u64, to: u64, cause: String },
-    /// A reader received an event which says that the reader now reads from the ring, and no longer from the journal. The call that
-    /// returned the event began at `since`.
+    /// A reader received an event which says that it now reads from the ring, no longer from the journal. The call that returned this event
+    /// began at `since`.
     Live { sequence: u64, since: Time },
-    /// A reader received an error which says that the recorder stands still.
+    /// A reader received an error which says that the recorder makes no progress.
     Stalled { sequence: u64 },
     /// An actor is about to read a journal whose first sequence is `next`.
     Reading { channel: String, dir: String, next: u64 },
-    /// The actor has read the journal. `next` is the sequence after the last one.
+    /// The actor has read the journal. `next` is the sequence after the journal's last sequence.
     ReadOut { next: u64 },
-    /// A reader received the event of another publisher.
+    /// A reader received an event which says that there is a new publisher.
     NewEpoch { epoch: u64 },
     /// A reader received an event which says that the reader's publisher had died.
     PublisherGone { epoch: u64 },
-    /// A reader received the event of another remote session.
+    /// A reader received an event which says that there is a new remote session.
     NewSession { identity: String },
     /// A reader received an event which says that the channel restarted.
     Restarted,
-    /// A reader received the event of the end.
+    /// A reader received an event which says that the channel has ended.
     End,
     /// A reader received an event that this program does not know.
     Unknown { event: String },
@@ -130,9 +130,9 @@ pub enum Fact {
     RecvFailed { kind: String, why: String },
     /// A reader is about to seek.
     Seeking { to: u64 },
-    /// The reader has sought.
+    /// The seek is done, or has failed.
     Sought { error: Option<String> },
-    /// A call ended later than its time limit `asked_us`. During the call, the actor ran for `ran_us`, and another process had the CPU for
+    /// A call ended later than its time limit `asked_us`. During the call, the actor ran for `ran_us`, and waited for a CPU for
     /// `waited_us`.
     Late {
         call: String,
@@ -144,11 +144,11 @@ pub enum Fact {
     },
     /// A reader at `next` got nothing, although `lag` messages were available.
     Nothing { next: u64, lag: u64 },
-    /// A reader stopped looking for the last message.
+    /// A reader no longer searches for the last message.
     Finished { found: bool },
 }
 
-/// What the runner did and observed.
+/// An action or an observation of the runner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deed {
@@ -156,21 +156,21 @@ pub enum Deed {
     Step { index: usize, step: Step },
     /// The step could not be applied.
     Skipped { index: usize },
-    /// A process was started: an actor by its name, or the daemon.
+    /// A process was started: an actor with this name, or the daemon.
     Started { who: String, pid: u32 },
     /// A signal was sent.
     Signalled { who: String, signal: String },
-    /// A process has ended. If a signal ended it, `signal` is its number, and `sent` says whether the runner had sent this signal.
+    /// A process has ended. If a signal ended it, `signal` is the signal's number, and `sent` says whether the runner had sent this signal.
     Ended { who: String, code: Option<i32>, signal: Option<i32>, sent: bool, said: String },
     /// An actor did not answer in time.
     NoAnswer { who: String, order: String },
-    /// From here on a channel may restart at sequence 1.
+    /// From this time on, a channel is allowed to restart at sequence 1.
     MayRestart { channel: String, why: String },
     /// The runner is about to take a channel from its publisher.
     TakingOver { channel: String },
     /// A mirror's channel was promoted. The sequences from `from` to `to` were skipped, and will never be published.
     Promoted { channel: String, from: u64, to: u64 },
-    /// The runner ran a tool on a host. 0 is the story's host, and 1 the far host.
+    /// The runner ran a tool on a host: 0 is the story's host, and 1 the far host.
     Ran {
         #[serde(default)]
         host: usize,
@@ -180,7 +180,7 @@ pub enum Deed {
         err: String,
         took_ms: u64,
     },
-    /// From here on, all faults are ended.
+    /// From this time on, no fault is active.
     Healing,
     /// The last message of a channel has been published. `mode` is the channel's mode in a daemon's configuration.
     Last {
@@ -191,25 +191,26 @@ pub enum Deed {
         #[serde(default)]
         mode: Option<String>,
     },
-    /// Everything is at rest, and the last publishers and all readers are still attached. Now the output of tools must be right.
+    /// Everything is at rest. The last publishers and all readers are still attached. The output of tools must now be right.
     AtRest,
-    /// The number of lines in a daemon's log, and the run time of its processes, over all restarts.
+    /// The number of lines in a daemon's log, and the run time of the daemon's processes in milliseconds. Both are totals over all
+    /// restarts.
     Logged { who: String, lines: usize, ms: u64 },
-    /// `shmcast pub` got these lines and was then interrupted. The channel has these messages.
+    /// `shmcast pub` was given these lines, and was then interrupted. The channel has these messages.
     Piped { lines: Vec<String>, messages: Vec<String> },
-    /// Something that must stay as it was has changed.
+    /// Something has changed that must stay the same.
     Changed { what: String },
-    /// A user learned something that was not for that user.
+    /// A user learned something that this user must not know.
     Disclosed { who: String, what: String },
     /// The daemon refused a request that the user was allowed to make.
     Refused { who: String, what: String },
-    /// Something was left behind.
+    /// Something was not removed.
     Left { what: String },
     /// The story is over.
     Over,
 }
 
-/// Appends whole lines.
+/// A log, to which whole lines are appended.
 #[derive(Debug)]
 pub struct Log {
     file: File,
@@ -250,7 +251,7 @@ impl Log {
     }
 }
 
-/// Reads a log. Skips an incomplete line, which a killed process can leave.
+/// Reads a log. Skips an incomplete line, which a killed process can leave behind.
 ///
 /// # Errors
 /// The system's error.

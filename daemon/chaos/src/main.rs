@@ -1,4 +1,4 @@
-//! `shmcast-chaos` plays random stories with the real processes, and reports violations of what shmcast promises.
+//! `shmcast-chaos` plays random stories with the real processes. It reports every case in which shmcast does not do what it promises.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -132,7 +132,7 @@ struct Faults {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    // The runner starts this program as an actor in this way. It is not for people.
+    // The runner starts this program as an actor with this argument. The argument is not for people.
     if arguments.next().is_some_and(|first| first == "actor") {
         let log = arguments.next().map(PathBuf::from).unwrap_or_default();
         return exit_code(shmcast_chaos::actor::play(&log).map(|()| true));
@@ -208,12 +208,12 @@ fn run(cli: &Cli) -> Result<bool> {
     if let (true, Some(first)) = (cli.shrink, failed.first()) {
         make_shorter(cli, first, &programs)?;
     }
-    // The report of what was played comes first.
+    // The report of the stories that were played is printed before an error.
     played_all?;
     Ok(failed.is_empty())
 }
 
-/// For each profile, prints the first seed whose story plays the event together with the feature. Returns whether there is one.
+/// For each profile, prints the first seed whose story plays the event together with the feature. Returns whether such a seed exists.
 fn tell_of_pair(feature: &str, event: &str) -> bool {
     let found = matrix::first_stories(feature, event);
     for (profile, seed) in &found {
@@ -222,7 +222,7 @@ fn tell_of_pair(feature: &str, event: &str) -> bool {
     !found.is_empty()
 }
 
-/// All profiles that can be played here.
+/// Returns all profiles that can be played on this machine.
 fn possible_profiles() -> Vec<Profile> {
     let mut profiles = PROFILES.to_vec();
     if !shmcast_chaos::run::is_possible() {
@@ -254,7 +254,7 @@ fn verify_faults(cli: &Faults) -> Result<bool> {
     Ok(all)
 }
 
-/// Searches for missing stories, and writes the list. Returns whether each fault has a story or a test.
+/// Searches for missing stories, and writes the list of faults. Returns whether each fault has a story or a test.
 fn find_faults(cli: &Faults) -> Result<bool> {
     let programs = faults::build(&std::path::absolute(&cli.target_dir)?)?;
     let mut known = faults::list()?;

@@ -1,5 +1,5 @@
-//! The content of every message. It is computed from the number of the publisher, and from the message's number among the messages of that
-//! publisher (the counter).
+//! The content of every message. It is computed from the publisher's number, and from the *counter*: the number of the message among the
+//! messages of this publisher.
 //!
 //! A message of [`HEAD`] bytes or more begins with a head, which contains these two numbers. A shorter message can only be recognised as
 //! the successor of the previous message. All bytes also depend on the channel, the length, the tag and the key flag. So a change of any of
@@ -13,7 +13,7 @@ pub const HEAD: usize = 16;
 /// The length of the shortest message that can be recognised as the successor of the previous message.
 const SHORTEST: usize = 8;
 
-/// The lengths of the messages of a burst.
+/// The lengths of the messages in a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sizes {
@@ -46,7 +46,7 @@ pub struct Marks {
 }
 
 impl Identity {
-    /// The message that the publisher sends after this one.
+    /// Returns the message that the publisher sends after this one.
     pub fn next(self) -> Self {
         Self { counter: self.counter.wrapping_add(1), ..self }
     }
@@ -55,8 +55,7 @@ impl Identity {
         mix(u64::from(self.publisher) << 32 | u64::from(self.counter), salt)
     }
 
-    /// Returns the length of this message. It depends on the `sizes` of the message's burst, and is at most `largest`, the limit of the
-    /// channel.
+    /// Returns the length of this message in bytes. It depends on `sizes`, and is at most `largest`.
     pub fn length(self, sizes: Sizes, largest: usize) -> usize {
         let random = self.hash(1);
         let limit = match sizes {
@@ -74,19 +73,19 @@ impl Identity {
         }
     }
 
-    /// Returns the marks of this message, which are its tag and its key flag. Some messages are sent without marks.
+    /// Returns the message's tag and key flag. Some messages have neither.
     pub fn marks(self) -> Marks {
         let random = self.hash(2);
         Marks { tag: random as u16, key: random >> 32 & 7 == 0 }
     }
 }
 
-/// Bytes of messages `first` to `first + count - 1`.
+/// Returns the total bytes of `count` messages from `first` on.
 pub fn total_bytes(first: Identity, count: u32, sizes: Sizes, largest: usize) -> u64 {
     (0..count).map(|at| Identity { counter: first.counter + at, ..first }.length(sizes, largest) as u64).sum()
 }
 
-/// Writes the message.
+/// Writes the content of the message to `out`.
 pub fn fill(channel: &str, who: Identity, marks: Marks, out: &mut [u8]) {
     let seed = seed(channel, who, marks, out.len());
     let mut rest = out;
@@ -105,7 +104,7 @@ pub fn fill(channel: &str, who: Identity, marks: Marks, out: &mut [u8]) {
 }
 
 /// Returns the message that has these bytes. The message is recognised by its head, or as the successor of `before`. Returns `None` if a
-/// byte is wrong, or if there are so few bytes that they could be right by chance.
+/// byte is wrong, or if so few bytes could be right by chance.
 pub fn recognise(channel: &str, before: Option<Identity>, marks: Marks, bytes: &[u8]) -> Option<Identity> {
     let who = if bytes.len() >= HEAD {
         let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));

@@ -6,16 +6,16 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// The sum of all stories played.
+/// The totals of all stories that were played.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// Stories by profile.
+    /// The number of stories of each profile.
     pub stories: BTreeMap<Profile, u64>,
-    /// Steps of all stories.
+    /// The number of steps in all stories.
     pub steps: u64,
-    /// Stories in which something was wrong.
+    /// Stories with a violation.
     pub failed: Vec<Failure>,
-    /// Number of stories in which both steps of a pair were.
+    /// For each pair of steps, the number of stories that had both.
     #[serde(skip)]
     pairs: BTreeMap<(String, String), u64>,
     #[serde(skip)]
@@ -52,12 +52,12 @@ impl Report {
         }
     }
 
-    /// How many stories were played.
+    /// Returns the number of stories that were played.
     pub fn count(&self) -> u64 {
         self.stories.values().sum()
     }
 
-    /// A few lines for people.
+    /// Returns the report in a few lines for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let by_profile: Vec<String> = self
@@ -87,7 +87,7 @@ impl Report {
         text
     }
 
-    /// A table of how often each pair of steps met in one story.
+    /// Returns a table that shows how often two steps occurred in the same story.
     pub fn coverage(&self) -> String {
         let mut text = String::from("pairs of steps by the number of stories in which both were:\n");
         let names: Vec<&String> = self.names.iter().collect();

@@ -1,7 +1,6 @@
-//! Makes a failing story shorter: it leaves out steps, large pieces first, as long as the story still fails
-//! in the same way.
+//! Makes a failing story shorter: leaves out steps, large pieces first, as long as the story still fails in the same way.
 //!
-//! A story runs differently each time. So each story is played a few times, and counts as failing if it fails once.
+//! A story runs differently each time. So each story is played several times, and counts as failing if it fails once.
 
 use crate::campaign::play_one;
 use crate::run::Programs;
@@ -10,11 +9,10 @@ use anyhow::Result;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The number of times that a story is played before it counts as a story that does not fail.
+/// The number of times that a story is played. If it never fails, it counts as a story that does not fail.
 const TRIES: u32 = 3;
 
-/// Searches for a shorter story, for at most `time`. Returns the shortest one in which a violation called
-/// `name` still happens.
+/// Searches for a shorter story, for at most `time`. Returns the shortest story that still has a violation with this name.
 ///
 /// # Errors
 /// The reason why a story could not be played.

@@ -1,20 +1,19 @@
-//! Detects stalls of the whole machine. A virtual machine can be stopped by its host, and its clock continues during the stop. So a story
-//! can miss a deadline without a fault of the product.
+//! Detects stalls of the whole machine. The host of a virtual machine can stop the machine, and the machine's clock continues meanwhile. So
+//! a story can miss a deadline without a fault of the product.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the clock.
+/// The time between two readings of the clock.
 const PULSE: Duration = Duration::from_millis(20);
-/// If the thread that detects stalls wakes later than this, the whole machine has stalled. The scheduler alone never delays a thread for so
-/// long.
+/// If the thread that detects stalls wakes later than this, the whole machine has stalled. The scheduler alone never causes such a delay.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// End and length of each standstill so far.
+/// The end and the length of each stall so far.
 static STANDSTILLS: OnceLock<Mutex<Vec<(Instant, Duration)>>> = OnceLock::new();
 
-/// Returns the longest stall that ended after `since`, if there was one. The first call starts the thread that detects stalls, so earlier
-/// stalls are not known.
+/// Returns the longest stall that ended after `since`, if any. The first call starts the thread that detects stalls, so earlier stalls are
+/// not known.
 pub(crate) fn since(since: Instant) -> Option<Duration> {
     let seen = STANDSTILLS.get_or_init(|| {
         std::thread::spawn(watch);

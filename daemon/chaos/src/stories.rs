@@ -1,7 +1,7 @@
 //! The stories that CI plays: a few of each profile with fixed seeds, and all stories that once failed.
 //!
-//! `.ci/run chaos` plays them. They take minutes, but most of this time passes between the steps of the stories. `SHMCAST_STORIES` is the
-//! number of stories of each profile, and `SHMCAST_SEED` the first seed. For more stories, run `shmcast-chaos --minutes 30`.
+//! `.ci/run chaos` plays these stories, which takes minutes. `SHMCAST_STORIES` is the number of stories of each profile, and `SHMCAST_SEED`
+//! is the first seed. For more stories, run `shmcast-chaos --minutes 30`.
 
 use crate::campaign::{Plan, play_all, play_one};
 use crate::faults::package;
@@ -11,13 +11,13 @@ use shmcast_testkit::place::program;
 use shmcast_testkit::{number, skip};
 use std::path::{Path, PathBuf};
 
-/// The programs as they were built last.
+/// Returns the programs that were built last.
 fn programs() -> Programs {
     Programs::in_dir(program("shmcast-chaos").parent().unwrap()).unwrap()
 }
 
 fn play(profile: Profile) {
-    // The same each time, as in CI: long runs look for new ones.
+    // The seeds are always the same here. Long runs look for new ones.
     let seed = number("SHMCAST_SEED", 1);
     let seeds = Some(number("SHMCAST_STORIES", 6));
     let plan = Plan {

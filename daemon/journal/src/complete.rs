@@ -1,7 +1,7 @@
-//! The complete files of a recording. They are closed, so the recorder knows only their names.
+//! The names of a recording's complete files. The recorder has closed these files, and knows only their names.
 //!
-//! If another program removes such a file, nobody can read its messages, although they were called durable. So the names are compared with
-//! the folder from time to time. Files that retention removes are not missing.
+//! Another program might remove such a file, and with it messages that were reported as durable. So the recorder compares the names with
+//! the folder from time to time. A file that retention removes does not count as missing.
 
 use rustix::fs::Dir;
 use std::collections::{BTreeSet, HashSet};
@@ -10,9 +10,9 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// The shortest time between two comparisons when files are completed.
+/// The shortest time from one comparison of names to the next.
 const LOOK: Duration = Duration::from_secs(1);
-/// A comparison takes at most this fraction of the time.
+/// Comparisons of names take at most one part in `FRACTION` of the time.
 const FRACTION: u32 = 20;
 
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ struct Names {
     complete: BTreeSet<String>,
     /// A file that the last comparison did not find.
     missing: Option<String>,
-    /// When the folder may be listed again.
+    /// The earliest time of the next comparison.
     next: Option<Instant>,
 }
 
@@ -37,12 +37,12 @@ impl Complete {
         self.names.lock().expect("nobody panics while holding it")
     }
 
-    /// Waits until no other thread compares or removes files, and keeps others away.
+    /// Waits for the turn, which one thread has at a time. Only the thread with the turn compares names or removes files.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does the same without waiting. Returns `None` if another thread compares or removes files.
+    /// Takes the turn to compare names or remove files, without waiting. Returns `None` if another thread has the turn.
     pub(crate) fn try_turn(&self) -> Option<MutexGuard<'_, ()>> {
         match self.turn.try_lock() {
             Ok(turn) => Some(turn),
@@ -51,7 +51,7 @@ impl Complete {
         }
     }
 
-    /// Adds a file that was completed. Compares all names with the folder, if the last comparison was long enough ago.
+    /// Adds the name of a completed file. Then compares all names with the folder, if the last comparison was long enough ago.
     pub(crate) fn add(&self, name: String, folder: &File) {
         let is_due = {
             let mut names = self.names();
@@ -64,7 +64,7 @@ impl Complete {
         }
     }
 
-    /// Notes that retention has removed a file. The caller has the turn.
+    /// Notes that retention has removed a file. The caller must have the turn.
     pub(crate) fn remove(&self, name: &str) {
         self.names().complete.remove(name);
     }
@@ -85,7 +85,7 @@ impl Complete {
 
     fn compare(&self, folder: &File) -> io::Result<()> {
         let begun = Instant::now();
-        // A file that is completed meanwhile is not in the list of names yet.
+        // This copy does not have files that are completed during the comparison.
         let complete = self.names().complete.clone();
         let entries = Dir::read_from(folder)?;
         let found = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));

@@ -1,4 +1,4 @@
-//! Writes a part of a journal as a journal of its own.
+//! Copies a part of a journal to a separate journal.
 
 use crate::core::{Begin, Io, Now, Packer, Packing, Pool, Settings, State, SyncPolicy, Writer};
 use crate::directory::Directory;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of closed frames from which on they are written.
+/// If this many frames are closed, they are written.
 const CLOSED: usize = 4;
 
 /// Copies a part of a journal into another directory, with the recorder's logic on the calling thread. The copy has the identity, the
@@ -21,7 +21,7 @@ pub struct Cut {
     directory: Directory,
     packer: Packer,
     writer: Writer,
-    /// The ring of the records taken last.
+    /// The ring of the latest records.
     ring: [u64; 2],
     /// The latest wall clock of the records so far.
     latest_ns: u64,
@@ -29,11 +29,11 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Begins a part in the directory at `path`, which is created if it does not exist. The directory must not have a journal of this
+    /// Begins a part in the directory at `path`, and creates this directory if necessary. The directory must not have a journal of this
     /// stream yet.
     ///
-    /// `header` is the header of the file in which the part begins. This header has the part's first sequence and first epoch. `clock` is a
-    /// pair of a wall clock and the ring's ticks, which the journal has for the first record.
+    /// - `header` is the header of the file in which the part begins, with the part's first sequence and first epoch.
+    /// - `clock` is a pair of a wall clock and the ring's ticks, which the journal has for the first record.
     ///
     /// # Errors
     /// [`RecordError::Busy`] and [`RecordError::Os`].
@@ -53,7 +53,7 @@ impl Cut {
         let begin =
             Begin { header: Arc::new(header.clone()), loss: None, mended: &[], reserve: 0, latest_ns: 0 };
         let now = Now { mono: Duration::ZERO, wall_ns: latest_ns };
-        // Clock records are copied from the journal. Only the first frame gets one of its own.
+        // Clock records are copied from the journal. A new clock record is made only for the first frame.
         let packing = Packing {
             target: FRAME_TARGET,
             clock_every: Duration::MAX,
@@ -66,8 +66,8 @@ impl Cut {
         Ok(Self { directory, packer, writer, ring, latest_ns, base_ns: latest_ns })
     }
 
-    /// Sets the header of the files from which the next records come. If these records are from another ring, the part continues in another
-    /// file. The last argument is a pair of a wall clock and the ring's ticks, which the journal has for these records.
+    /// Sets the header of the files from which the next records come. If their ring is another one, the part continues in another file. The
+    /// last argument is a pair of a wall clock and the ring's ticks, which the journal has for these records.
     pub fn go_on_in(&mut self, header: &FileHeader, (wall_ns, ticks): (u64, u64)) {
         if header.ring.uuid == self.ring {
             return;
@@ -80,7 +80,7 @@ impl Cut {
         self.packer.go_on_in(Arc::new(header.clone()));
     }
 
-    /// Adds the next message. Its sequence must be the next one. `wall_ns` is its time by the wall clock.
+    /// Adds the next message. The message must have the next sequence. `wall_ns` is the message's time by the wall clock.
     ///
     /// # Errors
     /// [`RecordError::Os`], also for a message out of order.
@@ -110,7 +110,7 @@ impl Cut {
         self.write_some()
     }
 
-    /// Records sequences as missing, from the next one on.
+    /// Records sequences as missing. They must begin with the next sequence.
     ///
     /// # Errors
     /// [`RecordError::Os`].

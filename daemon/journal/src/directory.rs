@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Only the recorder's user may read what was recorded.
+/// Only the recorder's user is allowed to read the recorded messages.
 const PRIVATE: u32 = 0o600;
 /// Greatest number of parts of one vectored write.
 const PARTS: usize = 1024;
@@ -26,7 +26,7 @@ const PARTS: usize = 1024;
 const AHEAD: u64 = 1 << 20;
 /// Greatest number of pages of one direct write.
 const PAGES: usize = 256;
-/// Most parts of a write that are in progress at once.
+/// The greatest number of parts of a write that are in progress at the same time.
 const DEPTH: usize = 2;
 /// The type of the file system `tmpfs`, which keeps its files only in memory.
 const TMPFS: u64 = 0x0102_1994;
@@ -37,7 +37,7 @@ pub struct Directory {
     path: PathBuf,
     handle: File,
     _lock: JournalLock,
-    /// The number of the stream's first file, if it has none.
+    /// The number that the stream's first file will have, if the stream has no file yet.
     first_number: u64,
     open: Mutex<BTreeMap<u64, (String, Arc<File>)>>,
     complete: Complete,
@@ -47,7 +47,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates the directory if it does not exist, and takes its lock. Files are written as `io` says, if the file system supports it.
+    /// Creates the directory if it does not exist, and takes its lock. Files are written in the way that `io` names, if the file system
+    /// supports this way.
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
@@ -93,7 +94,7 @@ impl Directory {
         Ok(Self { first_number: streams.first_number(), ..locked })
     }
 
-    /// Returns the number for the first file of a new stream. It is higher than all numbers in earlier streams' files.
+    /// Returns the number for the first file of a new stream. This number is higher than all numbers in earlier streams' files.
     pub(crate) fn first_number(&self) -> u64 {
         self.first_number
     }
@@ -126,21 +127,18 @@ impl Directory {
     }
 
     /// Checks that the path still leads to this directory, and that each open file still has its name. Otherwise nobody can read the new
-    /// records. Complete files were compared with the folder when a file was last completed.
-    ///
-    /// # Errors
-    /// [`RecordError::Moved`].
+    /// records. Complete files are compared with the folder only when a file is completed.
     pub(crate) fn check_names(&self) -> Result<(), RecordError> {
         if !is_named(&self.handle, stat(&self.path)) {
             return Err(self.moved("the directory".to_owned()));
         }
-        // Retention may have removed a file, and not noted this yet.
+        // Retention might have removed a file, and not noted this yet.
         let Some(_turn) = self.complete.try_turn() else { return Ok(()) };
         let file = self.nameless().or_else(|| self.complete.missing());
         file.map_or(Ok(()), |name| Err(self.moved(format!("its file {name}"))))
     }
 
-    /// Does the same, and compares the complete files with the folder now.
+    /// Checks the path and all files: those that are open, and those that are complete.
     ///
     /// # Errors
     /// [`RecordError::Moved`] and [`RecordError::Os`].
@@ -156,7 +154,7 @@ impl Directory {
         let _turn = self.complete.turn();
         let (done, gone) = trim();
         for name in &gone {
-            // A file is complete a little earlier than it is closed.
+            // A complete file can still be open for a short time.
             self.files().values_mut().filter(|(open, _)| open == name).for_each(|(open, _)| open.clear());
             self.complete.remove(name);
         }
@@ -172,7 +170,7 @@ impl Directory {
         let is_lost =
             |name: &str, file: &File| !is_named(file, statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW));
         let files = self.files();
-        // Nothing is recorded in the file that is prepared in advance.
+        // The spare file has no records yet.
         let mut named = files.values().filter(|(name, _)| name != SPARE && !name.is_empty());
         named.find(|(name, file)| is_lost(name, file)).map(|(name, _)| name.clone())
     }
@@ -216,8 +214,8 @@ impl Directory {
         }
     }
 
-    /// Writes pages in parts. For a small write, one thread writes part after part. For a large write, there are two threads: one copies
-    /// its part while the other writes.
+    /// Writes pages in parts. A small write is made by one thread, part after part. A large write is made by two threads: one copies its
+    /// part while the other writes.
     fn write_stretch(
         &self,
         file: &File,
@@ -258,7 +256,7 @@ impl Directory {
     fn write_pages(&self, file: &File, offset: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
         match write_all(file, offset, &[bytes], durable) {
             Err(error) if is_invalid(&error) => {
-                // The file system needs larger pages. Through the page cache, the file gets the same contents.
+                // The file system needs larger pages, so this write uses the page cache. The file's contents are the same.
                 let flags = rustix::fs::fcntl_getfl(file)?;
                 rustix::fs::fcntl_setfl(file, flags.difference(OFlags::DIRECT))?;
                 self.is_direct.store(false, Ordering::Relaxed);
@@ -288,7 +286,7 @@ impl Directory {
 
 /// Whether the file system of a directory supports direct writes.
 fn takes_direct(directory: &File) -> io::Result<bool> {
-    // A file system in memory accepts the flag, but copies all the same.
+    // A file system in memory accepts `O_DIRECT`, but copies the bytes anyway.
     if rustix::fs::fstatfs(directory)?.f_type as u64 == TMPFS {
         return Ok(false);
     }
@@ -359,18 +357,18 @@ fn write_all(file: &File, mut offset: u64, parts: &[&[u8]], durable: bool) -> io
     Ok(())
 }
 
-/// The same directory as recovery uses it: by name.
+/// A directory whose files recovery opens by name.
 #[derive(Debug)]
 pub struct ByName<'a> {
     directory: &'a Directory,
     /// The file that was used last.
     open: Option<(String, File)>,
-    /// How far the disk was asked to read ahead.
+    /// The offset up to which the disk was asked to read ahead.
     told: u64,
 }
 
 impl<'a> ByName<'a> {
-    /// Lists the files of a directory.
+    /// Gives recovery access to the files of a directory.
     pub const fn new(directory: &'a Directory) -> Self {
         Self { directory, open: None, told: 0 }
     }
@@ -403,7 +401,7 @@ impl Volume for ByName<'_> {
         let end = offset + bytes.len() as u64;
         let is_on_its_way = told > 0 && end.abs_diff(told) <= AHEAD;
         if is_on_its_way && end + AHEAD / 2 > told {
-            // The disk reads the next bytes while these are processed.
+            // The disk reads the next bytes while the present bytes are processed.
             let _ = rustix::fs::fadvise(file, told, NonZeroU64::new(AHEAD), Advice::WillNeed);
             self.told = told + AHEAD;
         } else if !is_on_its_way {
@@ -423,7 +421,7 @@ impl Volume for ByName<'_> {
 
     fn forget(&mut self, name: &str) {
         if let Ok(file) = self.file(name) {
-            // This is a hint: on a file system that does not support it, the cache is read.
+            // This is only a hint. If the file system ignores the hint, later reads come from the cache.
             let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
         }
     }
@@ -458,7 +456,7 @@ mod tests {
         Step::Write { number, offset, pieces: vec![Piece::Own(bytes.into())], ahead: 0, durable: true }
     }
 
-    /// If the kernel refuses a direct write, uses the page cache for this write and all later writes.
+    /// If the kernel refuses a direct write, this write and all later writes use the page cache.
     #[test]
     fn what_a_file_system_refuses_goes_through_the_cache() {
         let place = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ pub enum RecordError {
         /// The directory.
         path: PathBuf,
     },
-    /// The system refused.
+    /// The system refused a call.
     #[error("{}: {source}", path.display())]
     Os {
         /// The directory.
@@ -25,12 +25,12 @@ pub enum RecordError {
         /// The system's error.
         source: io::Error,
     },
-    /// The remains of a crash could not be made whole.
+    /// The journal could not be repaired after a crash.
     #[error("{}: {source}", path.display())]
     Recover {
         /// The directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The error of the repair.
         source: RecoverError,
     },
     /// The directory cannot be read, or has the journal of another channel, or has files outside of the streams' folders.
@@ -45,7 +45,7 @@ pub enum RecordError {
     Behind {
         /// The directory.
         path: PathBuf,
-        /// The sequence due in the journal.
+        /// The journal's next sequence.
         journal: u64,
         /// The channel's next sequence.
         channel: u64,
@@ -73,23 +73,24 @@ pub enum RecordError {
     /// The place in the ring at which to continue was not found.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The disk did not accept the last messages. They remain unrecorded, unless another recorder still finds them in the ring later.
+    /// The disk did not accept the last messages. These messages stay unrecorded, unless another recorder still finds them in the ring
+    /// later.
     #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded", path.display())]
     Unwritten {
         /// The directory.
         path: PathBuf,
-        /// The number of messages that were read but not written, or that are still in the ring. It can be up to 64 too low.
+        /// The number of messages that were read but not written, or that are still in the ring. This number can be up to 64 too low.
         lost: u64,
     },
 }
 
 impl RecordError {
-    /// Whether the channel was restarted. If so, the journal has the whole previous stream, and the new stream needs a folder of its own.
+    /// Whether the channel was restarted. If so, the journal has the whole previous stream, and the new stream needs a separate folder.
     pub fn is_restart(&self) -> bool {
         matches!(self, Self::Restarted | Self::Receive(RecvError::Superseded))
     }
 
-    /// Whether the system refused a thread or memory only for the moment. If so, another attempt might succeed soon.
+    /// Whether the system refused a thread or memory. Another attempt might succeed soon.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
     }

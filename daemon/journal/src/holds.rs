@@ -1,7 +1,7 @@
-//! Holds. A hold keeps files of a journal, regardless of their age and size.
+//! A hold keeps files of a journal, regardless of their age and size.
 //!
-//! A hold is a file `NAME.hold` in the folder of a stream. It contains the first sequence to keep, and keeps only files of this stream.
-//! Files of this name that are in no stream's folder have no effect.
+//! The hold is a file `NAME.hold` in the folder of a stream. It contains the first sequence to keep, and keeps only files of this stream.
+//! Outside the folders of streams, such a file has no effect.
 
 use crate::directory::{is_named, open_directory, remove};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
@@ -18,18 +18,18 @@ use std::time::{Duration, Instant};
 
 /// The file that a process locks while it writes a hold or removes files.
 const LOCK: &str = "holds.lock";
-/// How long to wait while others hold this lock.
+/// The longest wait for this lock.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Pause before the next try.
+/// The pause between two attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The end of a hold's file name.
+/// The ending of a hold's file name.
 const ENDING: &str = ".hold";
 /// Longest name of a hold in bytes.
 const MOST_NAME: usize = 64;
-/// Most bytes that are read from a hold. A number has fewer.
+/// Most bytes that are read from a hold. The number in a hold has fewer bytes.
 const MOST_BYTES: u64 = 64;
 
-/// A note that files are kept.
+/// A hold: a note that files of a stream must be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionHold {
     /// The name.
@@ -38,10 +38,10 @@ pub struct RetentionHold {
     pub from: u64,
 }
 
-/// Keeps the files that have the sequence `from` or a later one, until the hold is [released](release). Only files of `stream` in the
-/// journal's directory at `path` are kept. Replaces a hold of the same name.
+/// Keeps the files that have the sequence `from` or a later one, until the hold is [released](release). Applies only to files of `stream`
+/// in the journal's directory at `path`. Replaces a hold of the same name.
 ///
-/// After this call returns, [`Keep::bytes`](crate::Keep::bytes) and [`Keep::age`](crate::Keep::age) do not remove any of these files.
+/// After this call, [`Keep::bytes`](crate::Keep::bytes) and [`Keep::age`](crate::Keep::age) do not remove any of these files.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] if the name is not valid. A valid name has 1 to 64 letters, digits, `.`, `_` and `-`, and does not begin
@@ -52,7 +52,7 @@ pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<
     let directory = open_directory(&folder_of(path, stream))?;
     let unfinished = format!(".{file_name}.tmp");
     remove(&directory, &unfinished)?;
-    // The directory keeps others out. The recorder's user, who may differ from this one, must be able to read the file.
+    // The directory's mode keeps other users out. The recorder must be able to read the file, and might run as another user.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&directory, &unfinished, flags, Mode::from_raw_mode(0o644))?;
     let mut file = File::from(file);
@@ -64,7 +64,7 @@ pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<
 /// Removes a hold. Returns whether it existed.
 ///
 /// # Errors
-/// As [`hold`].
+/// The same errors as for [`hold`].
 pub fn release(path: &Path, stream: StreamId, name: &str) -> io::Result<bool> {
     let file_name = file_name(name)?;
     let _lock = lock_holds(&open_directory(path)?)?;
@@ -98,7 +98,7 @@ pub(crate) fn holds_of(directory: &File) -> io::Result<Vec<RetentionHold>> {
     Ok(holds)
 }
 
-/// Takes the lock for writing holds and removing files. Only one process at a time has this lock. Dropping the result releases the lock.
+/// Takes the lock for writing holds and removing files. Only one process at a time has this lock. Dropping the result frees it.
 ///
 /// The lock is on a file that only the directory's owner and root can open. The directory itself is not locked, because any user who can
 /// read a directory can lock it.

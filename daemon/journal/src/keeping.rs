@@ -15,11 +15,11 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// One lock for each file system. Retention handles journals on the same file system one after another. So the free space for one journal
-/// is measured after the files of the previous journal were removed.
+/// One lock for each file system. So journals on the same file system are handled one after another. The free space for a journal is then
+/// measured after the files of the previous journal were removed.
 static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
-/// How much of a journal is kept. By default: everything.
+/// The limits for the files of a journal that are kept. By default, all files are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Keep {
     /// Greatest number of bytes of all files together.
@@ -35,12 +35,12 @@ pub struct Keep {
 pub struct Trimmed {
     /// Names of the files that are gone, oldest first.
     pub gone: Vec<String>,
-    /// Names of the holds whose files were removed, because the file system had too little free space.
+    /// Names of the holds that did not keep their files, because the file system had too little free space.
     pub broken: Vec<String>,
-    /// The number of bytes that must still become free, so that the required space is free.
+    /// The number of bytes that must still become free to reach the required free space.
     pub lacking: u64,
-    /// The number of files that stay although too little space is free. Their removal would free little or nothing, because processes have
-    /// them open, or because they have other names.
+    /// The number of files that stay although too little space is free. Removing these files would free little or nothing, because
+    /// processes have them open, or because they have other names.
     pub vain: usize,
 }
 
@@ -50,9 +50,9 @@ impl Keep {
     /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
     /// - In each stream, the oldest files go first, so the remaining files have no holes between them.
     /// - Files that are [held](crate::hold) stay, unless there is too little free space.
-    /// - If a process has a file open, its removal frees no space. To free space, such a file is removed only together with newer files
-    ///   whose removal does free space. The open files have together at most as many bytes as these newer files, or as must become free,
-    ///   whichever is larger. So readers that keep files open do not make other readers lose all history.
+    /// - The removal of a file that a process has open frees no space. To gain space, such files are removed only together with newer files
+    ///   whose removal frees space. The open files are at most as large as these newer files, or as the missing space, whichever is larger.
+    ///   So readers that keep files open do not cost other readers all history.
     ///
     /// Adds the removed files to `trimmed`, even if this call fails. Refresh `streams` if a file was removed.
     ///
@@ -88,7 +88,7 @@ impl Keep {
         done
     }
 
-    /// Returns how many bytes must become free, so that the required space is free.
+    /// Returns how many bytes must become free to reach the required free space.
     fn lacking(&self, directory: &File) -> io::Result<u64> {
         let Some(least) = self.free else { return Ok(0) };
         let room = fstatvfs(directory)?;
@@ -102,20 +102,20 @@ fn turn_at(directory: &File) -> io::Result<Arc<Mutex<()>>> {
     Ok(TURNS.lock().unwrap_or_else(PoisonError::into_inner).entry(device).or_default().clone())
 }
 
-/// How many files and bytes must be removed.
+/// The number of files and bytes that must be removed.
 struct Excess<'a> {
     keep: &'a Keep,
     wall_ns: u64,
     /// Bytes of all files that are left.
     bytes: u64,
-    /// The number of bytes that must still become free, so that the required space is free.
+    /// The number of bytes that must still become free to reach the required free space.
     lacking: u64,
     /// Whether a removal freed no space on a file system that does not show which files are open.
     is_vain: bool,
     trimmed: &'a mut Trimmed,
 }
 
-/// What the removal of a file frees.
+/// The space that the removal of a file frees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gives {
     Room,
@@ -125,8 +125,8 @@ enum Gives {
 }
 
 impl Excess<'_> {
-    /// Removes files of a stream, oldest first. If `is_recorded`, the last file stays, because it is being written. If not, the last file
-    /// can be removed, too; it was complete at `over_ns`.
+    /// Removes files of a stream, oldest first. If `is_recorded`, the last file stays, because it is being written. Otherwise the last file
+    /// can also be removed. It was complete at `over_ns`.
     fn trim(&mut self, journal: &Journal, is_recorded: bool, over_ns: Option<u64>) -> io::Result<()> {
         let folder = open_directory(journal.path())?;
         let holds = holds_of(&folder)?;
@@ -173,7 +173,7 @@ impl Excess<'_> {
             (bytes, gain) = (0, 0);
         }
         self.trimmed.vain += at - kept;
-        // If the folder has no file, a recorder may be about to lock it.
+        // If the folder has no file, a recorder might be about to lock it.
         let is_over = !is_recorded && !files.is_empty() && kept == files.len();
         if is_over { remove_folder(journal, &folder) } else { Ok(()) }
     }
@@ -203,7 +203,7 @@ impl Excess<'_> {
     }
 }
 
-/// The holds that keep the file before `next`.
+/// Returns the holds that keep the file before `next`.
 fn held<'a>(
     holds: &'a [RetentionHold],
     next: Option<&Arc<FileInfo>>,
@@ -227,8 +227,8 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
 
 /// Returns the time at which the first of `files` was complete: the beginning of the next file, or `last_ns` for the last file.
 ///
-/// If the clock was set back, a file's beginning can be later than the present time `wall_ns`. Such a beginning is ignored, and the
-/// beginning of the file after it is used. The result is never before the first file's beginning, unless that is ignored, too.
+/// If the clock was set back, the beginning of a file can be later than the present time `wall_ns`. Such a beginning is ignored, and the
+/// beginning of the next file is used. The result is not before the beginning of the first file, unless that beginning is ignored.
 fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     let has_been = |ns: &u64| *ns <= wall_ns;
     let later = files.iter().skip(1).map(|file| file.header.wall_ns).chain(last_ns);
@@ -236,8 +236,8 @@ fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     later.into_iter().find(has_been).unwrap_or(wall_ns).max(begun)
 }
 
-/// Whether a file is complete: it has a trailer, or it was abandoned and the next file is sealed (finished). An abandoned file gets its
-/// trailer only at the next recovery, but the next file has all records that it lacks.
+/// Whether a file is complete. Then the file has a trailer, or it was abandoned and the next file is sealed (finished). An abandoned file
+/// gets its trailer only at the next recovery, but the next file has all records that it lacks.
 fn is_over(file: &FileInfo, next: &FileInfo) -> bool {
     file.trailer.is_some() || (file.is_given_up() && next.trailer.is_some())
 }

@@ -1,4 +1,4 @@
-//! The answer of this question. Each row has its requirement, and the limit that was measured in the same lap.
+//! The answer to the question about the journal. Each row has its requirement, and the limit that was measured in the same lap.
 
 use crate::rig::journal::limits::Limits;
 use crate::rig::journal::store::Store;
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 pub struct JournalAnswer {
     /// `journal`.
     pub question: String,
-    /// The time at which it was asked, in seconds since 1970.
+    /// The time when the question was asked, in seconds since 1970.
     pub asked_at: u64,
     /// Whether only delivery was checked. If so, the figures mean nothing.
     pub quick: bool,
-    /// The machine on which it was asked.
+    /// The machine on which the question was asked.
     pub machine: Machine,
-    /// The file systems that hold the journals: one on a drive, and one in memory.
+    /// The file systems with the journals: one on a drive, and one in memory.
     pub stores: Vec<Store>,
-    /// The limits, lap by lap, of the first of these.
+    /// The limits of the first file system in `stores`, one entry for each lap.
     pub limits: Vec<Limits>,
     /// The rows.
     pub rows: Vec<Row>,
@@ -30,12 +30,12 @@ pub struct JournalAnswer {
     pub failed: Vec<String>,
 }
 
-/// The side of its bound that a figure must be on.
+/// The side of its bound on which a figure must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sense {
-    /// The bound or more.
+    /// The figure must be the bound or more.
     AtLeast,
-    /// The bound or less.
+    /// The figure must be the bound or less.
     AtMost,
     /// There is no bound: the figure is shown for comparison.
     Shown,
@@ -52,9 +52,9 @@ pub struct Row {
     pub must: String,
     /// The figure's unit.
     pub unit: String,
-    /// The right side of the bound.
+    /// The side of its bound on which the figure must be.
     pub sense: Sense,
-    /// The figures.
+    /// The figures, one for each lap.
     pub laps: Vec<Lap>,
 }
 
@@ -63,11 +63,11 @@ pub struct Row {
 pub struct Lap {
     /// The figure.
     pub value: f64,
-    /// The bound that the limits of the same lap give.
+    /// The bound for the figure, computed from the limits of the same lap.
     pub bound: f64,
-    /// That limit in words, or other facts.
+    /// The limit in words, or other facts.
     pub limit: String,
-    /// How quiet the machine was.
+    /// The state of the machine during the lap: quiet or not.
     pub quiet: Quiet,
 }
 
@@ -83,7 +83,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The words that are printed.
+    /// Returns the words that are printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Passes => "pass",
@@ -94,18 +94,18 @@ impl Verdict {
 }
 
 impl Row {
-    /// The median figure.
+    /// Returns the median of the figures.
     pub fn value(&self) -> f64 {
         median(self.laps.iter().map(|lap| lap.value)).unwrap_or_default()
     }
 
-    /// The median bound.
+    /// Returns the median of the bounds.
     pub fn bound(&self) -> f64 {
         median(self.laps.iter().map(|lap| lap.bound)).unwrap_or_default()
     }
 
-    /// Returns the verdict of a row. Each lap has a margin: the difference between the lap's figure and the lap's bound. The median of the
-    /// margins decides.
+    /// Returns the verdict of a row. Each lap has a margin: the difference between its figure and its bound. The median of the margins
+    /// decides.
     pub fn verdict(&self) -> Verdict {
         let margin = |lap: &Lap| match self.sense {
             Sense::AtLeast => lap.value - lap.bound,
@@ -141,7 +141,7 @@ impl JournalAnswer {
         }
     }
 
-    /// Notes what could not be measured, once.
+    /// Notes a row that could not be measured. Notes each row only once.
     pub fn skip(&mut self, what: String) {
         if !self.skipped.contains(&what) {
             self.skipped.push(what);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_figure_is_judged_by_the_limit_of_its_own_lap() {
-        // The disk was twice as fast in the second and third lap.
+        // In this example, the disk was twice as fast in the second and third lap.
         let laps = [(90.0, 91.0), (190.0, 180.0), (191.0, 182.0)];
         assert_eq!(row(Sense::AtLeast, &laps).verdict(), Verdict::Passes);
         assert_eq!(row(Sense::AtMost, &laps).verdict(), Verdict::FellShort);

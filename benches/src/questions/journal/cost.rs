@@ -1,4 +1,4 @@
-//! Rows about the cost of a recorder for the publisher, and about a disk that does not answer.
+//! Rows about the cost of a recorder for its publisher, and about a disk that does not answer.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{Plan, RING_BYTES, journal_in};
@@ -11,19 +11,19 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The CPU of the publisher, and the CPU of the recorder. In some rounds, a reader takes the recorder's place.
+/// The CPU of the publisher, and the CPU of the recorder or of the reader in its place.
 const CPUS: [Option<usize>; 2] = [Some(0), Some(1)];
-/// Pairs of rounds in a lap.
+/// The number of pairs of rounds in a lap.
 const PAIRS: usize = 3;
-/// Length of each round, in seconds.
+/// The length of each round, in seconds.
 const SECONDS: f64 = 1.0;
 /// 100,000 messages per second.
 const USUAL: Pace = Pace::Every(10_000);
-/// Bytes of the file system that is frozen.
+/// The size in bytes of the file system that is frozen.
 const DISK: u64 = 3 << 30;
 
-/// A figure of a publisher's cost: the name, the function that returns the figure, and a limit. The limit is for the ratio of a round with
-/// a recorder to a round without one.
+/// One figure of a publisher's cost: its name, a function that returns it, and a limit. The limit applies to the ratio of a round with a
+/// recorder to a round without one.
 struct Share {
     name: &'static str,
     of: fn(&Cost) -> f64,
@@ -35,7 +35,7 @@ const SHARES: [Share; 2] = [
     Share { name: "p99", of: |cost| cost.p99, most: 1.10 },
 ];
 
-/// Adds the ratios of both costs as two figures.
+/// Adds two figures: the ratios of both costs.
 fn add(answer: &mut JournalAnswer, (number, what): (u32, &str), pairs: &[(Round, Round)], more: &str) {
     let quiet = pairs.last().map(|(with, _)| with.quiet).unwrap_or_default();
     for Share { name, of, most } in SHARES {
@@ -62,7 +62,7 @@ pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalA
             let read = || plan.play_reader(publish.clone(), CPUS[1]);
             let mut played = Vec::new();
             for pair in 0..pairs {
-                // Each begins as often as the other.
+                // Each of the two rounds is played first equally often.
                 played.push(if (lap + pair).is_multiple_of(2) {
                     let with = recorded()?;
                     (with, read()?)
@@ -78,8 +78,8 @@ pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalA
     system_calls(plan, answer)
 }
 
-/// Row 1 of the table: plays a short and a long run. Counts the additional system calls of the long run, and divides them by its additional
-/// messages.
+/// Row 1: plays a short and a long run. The figure is the number of additional system calls in the long run, divided by the number of its
+/// additional messages.
 fn system_calls(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let more = plan.bytes(3 << 20);
     let calls = |messages| -> Result<u64> {
@@ -91,7 +91,7 @@ fn system_calls(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     };
     match calls(1 << 20).and_then(|few| Ok((few, calls((1 << 20) + more)?))) {
         Ok((few, many)) => {
-            // The start of a process does not always take as many.
+            // The number of system calls at the start of a process varies.
             let value = (many as f64 - few as f64).max(0.0) * 1e6 / more as f64;
             let limit = format!("{few} in the thread's whole life, {many} with {more} messages more");
             let lap = Lap { value, bound: 1.0, limit, quiet: Default::default() };
@@ -109,13 +109,13 @@ fn disk(plan: &Plan<'_>, number: u32, answer: &mut JournalAnswer) -> Option<Froz
     made.inspect_err(|why| answer.skip(format!("row {number}: no disk that can stand still: {why:#}"))).ok()
 }
 
-/// Returns the role of a recorder that writes into the journal `to`, on a disk that is frozen later.
+/// Returns the role of a recorder that writes the journal `to`. The journal's disk is frozen later.
 fn record(plan: &Plan<'_>, to: &Path) -> Record {
     let record = plan.record(to, Sync::Ms(10));
     Record { cpu: CPUS[1], ..record }
 }
 
-/// Waits 100 ms, so that the recorder is writing. Then freezes the disk for `time`.
+/// Waits 100 ms, so that the recorder writes. Then freezes the disk for `time`.
 fn freeze(disk: &FrozenDisk, time: Duration) -> Result<()> {
     std::thread::sleep(Duration::from_millis(100));
     disk.freeze()?;
@@ -123,7 +123,7 @@ fn freeze(disk: &FrozenDisk, time: Duration) -> Result<()> {
     disk.thaw()
 }
 
-/// Row 2: the same while the disk does not answer.
+/// Row 2: the publisher's cost while the disk does not answer.
 pub(super) fn on_a_frozen_disk(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let Some(disk) = disk(plan, 2, answer) else { return Ok(()) };
     let (seconds, size) = (if plan.stage.quick { 0.1 } else { 10.0 }, 256);
@@ -145,7 +145,8 @@ pub(super) fn on_a_frozen_disk(plan: &Plan<'_>, answer: &mut JournalAnswer) -> R
     Ok(())
 }
 
-/// Row 8: for how long the disk can stand still without a loss. The limit is the time in which the messages fill ring and buffer.
+/// Row 8: the time for which the disk can be frozen without a loss. The limit is the time in which messages fill the ring and the
+/// recorder's buffer.
 pub(super) fn stall(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let Some(disk) = disk(plan, 8, answer) else { return Ok(()) };
     let (size, interval_ns) = (256, 20_000);

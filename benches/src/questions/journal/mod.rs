@@ -29,7 +29,7 @@ use answer::JournalAnswer;
 use anyhow::{Context, Result};
 use plan::Plan;
 
-/// Plays a row with each way to the disk.
+/// Measures a row with each way to write to the disk.
 fn each(
     plan: &Plan<'_>,
     answer: &mut JournalAnswer,
@@ -38,7 +38,7 @@ fn each(
     plan.ask.ways.iter().try_for_each(|way| row(plan, answer, *way).with_context(|| way.name()))
 }
 
-/// Measures the rows that were asked for. Each lap measures the limits first, and then plays every row once.
+/// Measures the requested rows. Each lap measures the limits first, and then plays every row once.
 ///
 /// # Errors
 /// When the limits cannot be measured. The failure of a row is not an error, but an entry of [`failed`](JournalAnswer::failed).

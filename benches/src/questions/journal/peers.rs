@@ -1,5 +1,5 @@
-//! Other projects' recorders, compared with ours. A launcher starts each recorder in a process of its own. The recorder publishes, records,
-//! flushes and reads everything back. Then it removes the recording.
+//! The recorders of other projects, compared with ours. A launcher starts each recorder in a separate process. The process publishes,
+//! records, flushes and reads everything back. Then it removes the recording.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::Plan;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// The peers that the launcher knows.
 const PEERS: [&str; 6] = ["aeron0", "aeron0-crc", "aeron1", "chronicle", "chronicle-sync", "plain"];
-/// For some peers, the required ratio: our rate of recorded payload, divided by the peer's rate.
+/// The required ratio for some peers: our rate of recorded payload, divided by the peer's rate.
 const MUST: [(&str, f64); 2] = [("aeron0", 1.0), ("aeron1", 3.0)];
 
 /// A peer's report.
@@ -21,13 +21,13 @@ struct Report {
     promise: String,
     messages: u64,
     payload_bytes: u64,
-    /// Seconds until everything was recorded and the files were flushed.
+    /// The time until everything was recorded and the files were flushed, in seconds.
     flushed_seconds: f64,
     verified: u64,
     file_bytes: u64,
 }
 
-/// Plays the recorders of all other projects. Compares their rates with ours, in payload bytes a second.
+/// Plays the recorders of all other projects. Compares the rates in payload bytes a second.
 pub(super) fn beside(
     plan: &Plan<'_>,
     answer: &mut JournalAnswer,
@@ -59,7 +59,7 @@ pub(super) fn beside(
     Ok(())
 }
 
-/// Plays one peer, which must read back what it published.
+/// Plays one peer. The peer must read back the messages that it published.
 fn play(plan: &Plan<'_>, launcher: &Path, peer: &str, size: usize) -> Result<(Report, Quiet)> {
     let seconds = if plan.stage.quick { 1.0 } else { plan.ask.seconds };
     let load = Load::begin(std::iter::empty())?;

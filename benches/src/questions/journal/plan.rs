@@ -1,4 +1,4 @@
-//! Places, times and the usual round, which the rows share.
+//! The options, the paths and the rounds that all rows share.
 
 use crate::rig::journal::limits::{Effort, Limits};
 use crate::rig::journal::role::{Pace, Publish, Read, Record, Sync, Way};
@@ -10,36 +10,36 @@ use shmcast::journal::{Journal, Verdict, Verified, Verify};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Numbers of the rows that are measured.
+/// The numbers of the rows that are measured.
 pub const NUMBERS: [u32; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 14, 15, 18];
 
-/// Payload sizes of sustained recording.
+/// Payload sizes of sustained recording, in bytes.
 pub const SIZES: [usize; 2] = [256, 1024];
 
-/// Bytes of ring, and of a recorder's buffer.
+/// The size of a ring, and of a recorder's buffer, in bytes.
 pub(super) const RING_BYTES: u64 = 64 << 20;
-/// The size in bytes at which the recorder begins a new file. With this size, a journal whose old files are deleted keeps two to four
-/// files.
+/// The size in bytes at which the recorder begins a new file. With this size, two to four files of a journal stay when old ones are
+/// deleted.
 pub(super) const FILE_BYTES: u64 = 512 << 20;
 
 /// The options that the user gave.
 #[derive(Debug, Clone)]
 pub struct Ask {
-    /// Directory on the drive that is measured.
+    /// The directory on the drive to measure.
     pub dir: PathBuf,
-    /// Rows.
+    /// The numbers of the rows.
     pub rows: Vec<u32>,
-    /// Payload sizes of sustained recording.
+    /// Payload sizes of sustained recording, in bytes.
     pub sizes: Vec<usize>,
-    /// The ways in which bytes get to the disk. Rows 3, 5, 6 and 7 are played with each way, the other rows only with the first way.
+    /// The ways to write to the disk. Rows 3, 5, 6 and 7 are played with each way, and the other rows only with the first way.
     pub ways: Vec<Way>,
-    /// The launcher of other projects' recorders, which are compared in row 3.
+    /// The launcher of other projects' recorders, for row 3.
     pub peers: Option<PathBuf>,
-    /// Length of sustained recording, in seconds.
+    /// The length of sustained recording, in seconds.
     pub seconds: f64,
 }
 
-/// The place and the sizes that the rows need.
+/// The paths and the sizes that the rows need.
 pub(super) struct Plan<'a> {
     pub(super) stage: &'a Stage,
     pub(super) ask: &'a Ask,
@@ -54,13 +54,13 @@ impl<'a> Plan<'a> {
         Self { stage, ask, disk, limits: Limits::default() }
     }
 
-    /// A time for a round, which a check of delivery cuts short.
+    /// Returns the length of a round. If only delivery is checked, the round is shorter.
     pub(super) fn time(&self, seconds: f64) -> u64 {
         let seconds = if self.stage.quick { seconds.min(0.3) } else { seconds };
         (seconds * 1e9) as u64
     }
 
-    /// A size for a round, which a check of delivery cuts short.
+    /// Returns the size of a round in bytes. If only delivery is checked, the round is smaller.
     pub(super) fn bytes(&self, bytes: u64) -> u64 {
         if self.stage.quick { bytes / 64 } else { bytes }
     }
@@ -70,9 +70,9 @@ impl<'a> Plan<'a> {
         Effort { bytes: self.bytes(1 << 30), time: Duration::from_millis(time) }
     }
 
-    /// A publisher of `size` bytes for some seconds.
+    /// Returns the role of a publisher that sends messages of `size` bytes for some seconds.
     pub(super) fn publish(&self, size: usize, pace: Pace, seconds: f64) -> Publish {
-        // A publisher that waits for nobody needs a ring that lasts while the machine does something else.
+        // A publisher that never waits needs a large ring, because the machine can do other work for a while.
         let ring_bytes = if pace == Pace::Gated { self.bytes(RING_BYTES) } else { RING_BYTES };
         Publish {
             dir: PathBuf::new(),
@@ -86,7 +86,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// A recorder into the journal in `to`.
+    /// Returns the role of a recorder that writes the journal in `to`.
     pub(super) fn record(&self, to: &Path, sync: Sync) -> Record {
         let file_bytes = self.bytes(FILE_BYTES);
         Record {
@@ -103,12 +103,12 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Plays a round. Then checks that the remaining journal is whole and ends with the last message.
+    /// Plays a round. Then checks that the journal has no damage and ends with the last message.
     pub(super) fn play(&self, publish: Publish, record: Record) -> Result<Round> {
         self.play_while(publish, record, |_| Ok(()))
     }
 
-    /// Does the same as [`play`](Self::play), and runs `meanwhile` during the round.
+    /// Plays a round like [`play`](Self::play), and calls `meanwhile` during the round.
     pub(super) fn play_while(
         &self,
         publish: Publish,
@@ -118,7 +118,7 @@ impl<'a> Plan<'a> {
         self.play_beside(publish, record, |_, running| meanwhile(running))
     }
 
-    /// Does the same as [`play_while`](Self::play_while), for a closure that needs the channel's directory.
+    /// Plays a round like [`play_while`](Self::play_while), with a closure that gets the channel's directory.
     pub(super) fn play_beside(
         &self,
         publish: Publish,
@@ -152,7 +152,7 @@ impl<'a> Plan<'a> {
         round(&self.stage.program, &publish, &reader, |_| Ok(()))
     }
 
-    /// Does the same as [`play`](Self::play), for rounds in which any loss is an error.
+    /// Plays a round like [`play`](Self::play), but any loss is an error.
     pub(super) fn play_all(&self, publish: Publish, record: Record) -> Result<Round> {
         let played = self.play(publish, record)?;
         let lost = played.recorded.overrun;
@@ -169,7 +169,7 @@ pub(super) fn check(to: &Path) -> Result<Verified> {
     Ok(verified)
 }
 
-/// Makes a directory for a journal. Dropping the result removes the directory with everything in it.
+/// Makes a directory for a journal. Dropping the result removes the directory and its contents.
 pub(super) fn journal_in(dir: &Path) -> Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("journal-").tempdir_in(dir).context("make a directory for the journal")
 }

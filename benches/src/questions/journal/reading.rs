@@ -1,5 +1,5 @@
-//! Rows about reading a journal. They measure four durations: until a reader has caught up, until a point in time is found, until the
-//! journal is verified, and until the journal of a killed recorder is recovered.
+//! Rows about reading a journal. They measure the time to catch up, to find a point in time, to verify a journal, and to recover the
+//! journal of a killed recorder.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{FILE_BYTES, Plan, journal_in};
@@ -16,25 +16,25 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const MB: f64 = 1e6;
-/// Bytes of the journals that are read.
+/// The size in bytes of the journals that are read.
 const JOURNAL: u64 = 3 << 29;
-/// Longest time to write one.
+/// The time limit for writing a journal.
 const LONGEST: Duration = Duration::from_secs(300);
-/// Readers that are behind at once.
+/// The number of readers that catch up at the same time.
 const CROWD: usize = 50;
-/// Bytes that each of them reads.
+/// The number of bytes that each of many readers reads.
 const EACH: u64 = 128 << 20;
 /// The size of a file in bytes and the number of files, for a journal of many files.
 const MANY: (u64, u64) = (1 << 20, 1024);
 
-/// Does something while it watches how quiet the machine is.
+/// Runs a function, and measures how quiet the machine is meanwhile.
 fn watched<T>(run: impl FnOnce() -> Result<T>) -> Result<(T, Quiet)> {
     let load = Load::begin(std::iter::empty())?;
     let done = run()?;
     Ok((done, load.end()?))
 }
 
-/// Records this many bytes of messages. Calls a function before the publisher and the recorder end.
+/// Records messages of this many bytes. Then calls a function while the publisher and the recorder still run.
 fn with_journal(
     plan: &Plan<'_>,
     (size, bytes, pace): (usize, u64, Pace),
@@ -60,7 +60,7 @@ fn speed(reader: &CaughtUp, size: usize) -> f64 {
     (reader.messages * (size as u64 + 16)) as f64 * 1e9 / reader.ns as f64
 }
 
-/// Row 13: a reader that was lapped is live again.
+/// Row 13: the time until a lapped reader is live again.
 pub(super) fn catching_up(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let bytes = plan.bytes(JOURNAL);
     for size in [1024, 32] {
@@ -84,7 +84,7 @@ pub(super) fn catching_up(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result
             }
             large(plan, answer, size, cached, cold);
             let part = plan.bytes(EACH) / (size as u64 + 16);
-            // Behind by more than the ring holds, or there is nothing to catch up.
+            // The reader must be behind by more than the ring holds. Otherwise it would not read the journal.
             let ring = ring_messages(plan.publish(size, Pace::Gated, 0.0).ring_bytes, size);
             let from = messages.saturating_sub(part.max(2 * ring)).max(1);
             let roles = vec![behind(from, None); if plan.stage.quick { 5 } else { CROWD }];
@@ -130,7 +130,7 @@ fn large(
 /// Row 14: the time to find the first message at or after a point in time, without the page cache.
 pub(super) fn lookup(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let many = (MANY.0, plan.bytes(MANY.0 * MANY.1));
-    // Recorders keep up with it. Where one is behind, the times of its frames are later than those of the messages in them.
+    // A recorder must keep up with its publisher. Otherwise the times of its frames are later than the times of the messages.
     for (file_bytes, bytes) in [many, (plan.bytes(FILE_BYTES), plan.bytes(5 << 28))] {
         let to = journal_in(plan.disk)?;
         let record = Record { file_bytes, ..plan.record(to.path(), Sync::Ms(10)) };
@@ -177,7 +177,7 @@ pub(super) fn recovery(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()
         gate_messages: ring_messages(publish.ring_bytes, size),
         ..plan.record(to.path(), Sync::Ms(10))
     };
-    // The second one ends before its file is full.
+    // The second recorder ends before its file is full.
     let first = many / record_bytes;
     let both = first + large / 20 * 17 / record_bytes;
     crash(&plan.stage.program, &publish, &[(record(MANY.0), first), (record(large), both)])?;
@@ -196,7 +196,7 @@ pub(super) fn recovery(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()
     Ok(())
 }
 
-/// Row 18: every byte is checked.
+/// Row 18: the speed of a check of every byte.
 pub(super) fn verify(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let to = journal_in(plan.disk)?;
     let bytes = plan.bytes(JOURNAL);

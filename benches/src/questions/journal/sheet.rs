@@ -10,7 +10,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 pub const HEADER: [&str; 8] =
     ["row", "measure", "must", "figure", "bound here", "unit", "result", "limit of the same lap"];
 
-/// A figure with as many decimals as mean something.
+/// Formats a figure with as many decimals as have a meaning.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         10_000.0.. => format!("{value:.0}"),
@@ -20,7 +20,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// The cells of a row.
+/// Returns the cells of a row.
 pub fn cells(answer: &JournalAnswer, row: &Row) -> [String; 8] {
     let mark = if row.is_quiet() { "" } else { " !" };
     let result = if answer.quick { "delivery only" } else { row.verdict().name() };
@@ -38,7 +38,7 @@ pub fn cells(answer: &JournalAnswer, row: &Row) -> [String; 8] {
     ]
 }
 
-/// The limits: name, meaning, median and range over the laps.
+/// Returns the limits, each with its name, meaning, median and range over the laps.
 pub fn limits(answer: &JournalAnswer) -> Vec<[String; 3]> {
     let row = |name: &str, unit: &str, of: &dyn Fn(&Limits) -> f64| {
         let values: Vec<f64> = answer.limits.iter().map(of).collect();
@@ -62,7 +62,7 @@ pub fn limits(answer: &JournalAnswer) -> Vec<[String; 3]> {
     ]
 }
 
-/// Everything as text.
+/// Returns the whole answer as text.
 pub fn text(answer: &JournalAnswer) -> String {
     let table = |header: &[&str], rows: Vec<Vec<String>>| {
         let mut table = Table::new();

@@ -13,16 +13,16 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Shares, of one core and of the CPU time of a gigabyte.
+/// The factor from a fraction to percent: of one core, or of the CPU time for a gigabyte.
 const CORE: f64 = 100.0;
-/// Decimal, as drives are sold.
+/// The number of bytes of a megabyte. It is decimal, as in the sizes of drives.
 const MB: f64 = 1e6;
 
 fn cpu_ns(recorded: &Recorded) -> f64 {
     (recorded.usage.user_ns + recorded.usage.system_ns) as f64
 }
 
-/// Bytes of one message in a journal's frame.
+/// Returns the size of a message in a frame of the journal, in bytes.
 const fn record_bytes(size: usize) -> usize {
     16 + size.next_multiple_of(8)
 }
@@ -47,7 +47,7 @@ pub(super) fn sustained(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -
         let measure = format!("CPU time of the recorder in that round, {size} B, {}", way.name());
         let figure = lap(cost, 0.45, format!("M {:.2}", 1e9 / plan.limits.copy), &round);
         answer.add(7, &measure, ("<= 0.45", "core-s/GB"), Sense::AtMost, figure);
-        // The peers stand beside the way that is measured first.
+        // The peers are compared with the way that is measured first.
         if let Some(launcher) = plan.ask.peers.as_ref().filter(|_| plan.ask.ways.first() == Some(&way)) {
             let payload = round.published.messages as f64 * size as f64 / seconds / MB;
             let ours =
@@ -59,7 +59,7 @@ pub(super) fn sustained(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -
     Ok(())
 }
 
-/// Row 4: small messages into memory.
+/// Row 4: the rate of small messages to a file system in memory.
 pub(super) fn small(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let (to, size) = (journal_in(&plan.stage.dir)?, 32);
     let publish = plan.publish(size, Pace::Gated, plan.ask.seconds.min(10.0));
@@ -71,7 +71,7 @@ pub(super) fn small(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     Ok(())
 }
 
-/// Row 5: from `publish` to durable.
+/// Row 5: the time from `publish` until the message is durable.
 pub(super) fn commit(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> Result<()> {
     let to = journal_in(plan.disk)?;
     let publish = plan.publish(64, Pace::Every(1_000_000), plan.ask.seconds.min(10.0));
@@ -98,7 +98,7 @@ fn to_durable(round: &Round) -> Result<Distribution> {
     let mut times = Vec::with_capacity(round.published.sends.len());
     for (sent, sequence) in round.published.sends.iter().zip(1..) {
         while moves.next_if(|(_, durable)| *durable < sequence).is_some() {}
-        // The end of the round comes before the last look.
+        // The round can end before the last sample.
         let at = moves.peek().map_or(round.recorded.durable_at, |(at, _)| *at);
         times.push(clock.ns_between(*sent, at));
     }
@@ -106,7 +106,7 @@ fn to_durable(round: &Round) -> Result<Distribution> {
     Ok(Distribution::of_values(times))
 }
 
-/// Row 6: the rate with each write durable.
+/// Row 6: the rate if each write is durable.
 pub(super) fn durable_rate(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> Result<()> {
     let (to, size) = (journal_in(plan.disk)?, 64);
     let publish = plan.publish(size, Pace::Gated, plan.ask.seconds.min(10.0));
@@ -119,7 +119,7 @@ pub(super) fn durable_rate(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way
     Ok(())
 }
 
-/// Row 7: the recorder of a usual channel.
+/// Row 7: the CPU time of a recorder at a usual rate.
 pub(super) fn processor(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> Result<()> {
     let to = journal_in(plan.disk)?;
     let publish = plan.publish(256, Pace::Every(10_000), plan.ask.seconds.min(10.0));
@@ -138,7 +138,7 @@ pub(super) fn processor(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -
     Ok(())
 }
 
-/// Row 15: bytes on the disk.
+/// Row 15: the number of bytes on the disk.
 pub(super) fn bytes(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     for (size, most) in [(32, 48.1), (256, 272.2), (1024, 1040.6)] {
         let to = journal_in(&plan.stage.dir)?;
@@ -158,8 +158,8 @@ pub(super) fn bytes(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of bytes that a message takes in full data frames. A share of the index is included, because the index has one entry
-/// for each data frame. Returns `None` if no frame was full.
+/// Returns the number of bytes that a message takes in full data frames. Each data frame has one entry in the index, and a share of this
+/// entry is included. Returns `None` if no frame was full.
 fn bytes_a_message(to: &Path) -> Result<Option<f64>> {
     const FULL: u32 = 250 << 10;
     let journal = Journal::open(to)?;

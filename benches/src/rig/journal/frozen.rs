@@ -1,12 +1,12 @@
-//! A disk that can be frozen: an ext4 file system in a file. `fsfreeze` stops this file system. Writes and syncs then wait in the kernel,
-//! as if the drive did not answer. This needs root, and the tools of e2fsprogs and util-linux.
+//! A disk that can be frozen: an ext4 file system in a file. `fsfreeze` stops the file system. Then writes and syncs wait in the kernel, as
+//! if the drive did not answer. This needs root, and the tools of e2fsprogs and util-linux.
 
 use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The file system. Dropping this thaws and removes it.
+/// A file system that can be frozen. Dropping this value thaws the file system and removes it.
 #[derive(Debug)]
 pub struct FrozenDisk {
     image: PathBuf,
@@ -18,7 +18,7 @@ impl FrozenDisk {
     /// Makes a file system of `bytes` bytes in `dir`.
     ///
     /// # Errors
-    /// The reason why this is not possible: no root, no tools, no loop devices.
+    /// The reason why this is not possible: no root, no tools, or no loop devices.
     pub fn new(dir: &Path, bytes: u64) -> Result<Self> {
         let mut disk = Self { image: dir.join("disk.img"), mount: dir.join("disk"), is_mounted: false };
         File::create(&disk.image)?.set_len(bytes)?;
@@ -29,12 +29,12 @@ impl FrozenDisk {
         Ok(disk)
     }
 
-    /// The directory.
+    /// Returns the directory of the file system.
     pub fn path(&self) -> &Path {
         &self.mount
     }
 
-    /// Freezes the disk. When this returns, all earlier writes are on the disk.
+    /// Freezes the disk. After this call, all earlier writes are on the disk.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -42,7 +42,7 @@ impl FrozenDisk {
         run("fsfreeze", &["--freeze".as_ref(), &self.mount])
     }
 
-    /// Lets the frozen disk work again.
+    /// Thaws the disk.
     ///
     /// # Errors
     /// If the disk is not frozen.

@@ -20,47 +20,47 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of one write or read.
+/// The size of one write or read, in bytes.
 const PIECE: usize = 1 << 20;
-/// Bytes of one synced write.
+/// The size of one synced write, in bytes.
 const SMALL: usize = 4096;
-/// Bytes of a frame.
+/// The size of a frame, in bytes.
 const FRAME: usize = 256 << 10;
 
-/// Bare calls, measured. Rates are bytes a second.
+/// The measured limits of bare system calls. Rates are in bytes a second.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Limits {
-    /// The rates of D with one write at a time, and with two.
+    /// The rates of direct writes (limit D) with one write at a time, and with two.
     pub direct: [f64; 2],
     /// Whether the file system refused `O_DIRECT`. If so, the writes for the limits D (1 MiB) and S (4 KiB) went through the page cache.
     pub is_buffered: bool,
-    /// S: the time of one write in ns.
+    /// The duration of one synced write (limit S), in ns.
     pub sync: Distribution,
-    /// The rate of M.
+    /// The rate of copying with a checksum (limit M).
     pub copy: f64,
-    /// The rate of R from memory.
+    /// The rate of reading a file from memory (limit R).
     pub cached: f64,
     /// The rate of reading a file (limit R) from the drive. In a virtual machine, the data might come from the host's memory instead.
     pub cold: f64,
 }
 
 impl Limits {
-    /// Returns the better of the two rates of D.
+    /// Returns the better of the two rates of direct writes (limit D).
     pub fn disk(&self) -> f64 {
         self.direct[0].max(self.direct[1])
     }
 }
 
-/// How much is measured.
+/// The size of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Bytes of the file.
+    /// The size of the file, in bytes.
     pub bytes: u64,
-    /// Length of each measurement.
+    /// The duration of each measurement.
     pub time: Duration,
 }
 
-/// Memory that starts at a page, as `O_DIRECT` wants it.
+/// Memory that starts at a page boundary, as `O_DIRECT` requires.
 struct Pages {
     bytes: Vec<u8>,
     first: usize,
@@ -91,16 +91,16 @@ pub fn measure(dir: &Path, effort: Effort) -> Result<Limits> {
 }
 
 struct Measured {
-    /// For writes.
+    /// The file, opened for writes.
     direct: File,
-    /// For reads.
+    /// The file, opened for reads.
     plain: File,
     effort: Effort,
     is_buffered: bool,
 }
 
 impl Measured {
-    /// A file that was written once.
+    /// Makes a file to which each byte was written once.
     fn make(path: &Path, effort: Effort) -> Result<Self> {
         let open = |flags| rustix::fs::open(path, OFlags::CREATE | OFlags::RDWR | flags, Mode::from(0o600));
         let plain = File::from(open(OFlags::CLOEXEC)?);
@@ -192,7 +192,7 @@ impl Measured {
         self.read()
     }
 
-    /// Returns the rate of reading from the page cache. The previous call of `read` has put into the cache as much of the file as fits.
+    /// Returns the rate of reading from the page cache. The previous call of `read` has filled the cache with the file, as far as it fits.
     fn cached(&self) -> Result<f64> {
         self.read()
     }

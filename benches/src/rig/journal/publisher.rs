@@ -1,4 +1,4 @@
-//! The publisher of a round with a recorder. It calls `publish`, as any program does.
+//! The publisher of a round with a recorder. This publisher calls `publish`, as any program does.
 
 use super::role::{Cost, Pace, Publish, Published, RUN};
 use crate::rig::child::{bind, say, wait_for};
@@ -11,14 +11,14 @@ use shmcast::{Clock, Preparation, Publisher};
 use shmcast_layout::counter::{ticks, ticks_after_loads};
 use std::time::Duration;
 
-/// The sleep of a publisher that waits for the gate. It does not spin, because the recorder might need the publisher's CPU.
+/// The sleep of a publisher that waits for the gate. The publisher does not spin, because the recorder might need its CPU.
 const HELD_BACK: Duration = Duration::from_micros(50);
-/// If the time until the next send is longer than this (in ns), the publisher sleeps for a part of this time.
+/// If more than this time remains until the next send, the publisher sleeps for a part of the remaining time. In ns.
 const SLEEPS_FROM_NS: u64 = 500_000;
-/// It wakes so long before, in ns.
+/// A sleeping publisher wakes this long before the next send, in ns.
 const WAKES_BEFORE_NS: u64 = 200_000;
 
-/// Most samples of the cost that are kept; later ones are not.
+/// The greatest number of cost samples that are kept. Later samples are dropped.
 const SAMPLES: usize = 4 << 20;
 
 /// Plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for `stop`.
@@ -49,7 +49,7 @@ fn send(role: &Publish, publisher: &mut Publisher) -> Result<Published> {
         Pace::Gated | Pace::FlatOut => (RUN, 0),
     };
     let mut payloads = Payloads::new(role.size);
-    // Nobody asks for the cost of a publisher that is held back.
+    // The cost of a publisher that waits for the gate is not needed.
     let mut cost = Vec::with_capacity(if gate.is_some() { 0 } else { SAMPLES });
     let mut sends = Vec::with_capacity(if role.keeps_sends { role.messages as usize } else { 0 });
     let (usage, first, mut sequence) = (Usage::now(), ticks(), 0);
@@ -81,7 +81,7 @@ fn send(role: &Publish, publisher: &mut Publisher) -> Result<Published> {
     Ok(Published { messages: sequence, span, cost, sends, usage })
 }
 
-/// Waits until so many ns after `start`.
+/// Waits until `at_ns` ns after `start`.
 fn wait_until(clock: &Clock, start: u64, at_ns: u64) {
     let ahead = at_ns.saturating_sub(clock.ns_between(start, ticks()));
     if ahead > SLEEPS_FROM_NS {
@@ -92,7 +92,7 @@ fn wait_until(clock: &Clock, start: u64, at_ns: u64) {
     }
 }
 
-/// The gate's file in a round's directory.
+/// Returns the path of the gate's file in a round's directory.
 pub(super) fn gate_of(dir: &std::path::Path) -> std::path::PathBuf {
     dir.join("gate")
 }

@@ -1,5 +1,5 @@
-//! Readers of a journal, each in a separate process: one catches up, one looks up times, one verifies, and one recovers the
-//! journal.
+//! Readers of a journal. Each is a separate process, with one of these tasks: to catch up, to look up times, to verify the journal, or to
+//! recover the journal.
 
 use super::limits::forget;
 use super::role::{CatchUp, CaughtUp, Done, LookedUp, Lookup};
@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
-/// Most events of one batch.
+/// The greatest number of events in one batch.
 const BATCH: usize = 4096;
 
 /// Answers `ready`, waits for `go`, runs `run`, and reports its result.
@@ -42,7 +42,7 @@ pub fn forget_all(journal: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads the journal from a sequence on. Ends at the event that says that the reader has caught up. Each sequence must come exactly once.
+/// Reads the journal from a sequence on, until the event which says that the reader has caught up. Each sequence must come exactly once.
 pub(super) fn catch_up(role: &CatchUp) -> Result<()> {
     bind(role.cpu)?;
     report(|| {
@@ -76,13 +76,13 @@ pub(super) fn catch_up(role: &CatchUp) -> Result<()> {
     })
 }
 
-/// Calls that read so far, as the kernel counts them.
+/// Returns the number of read calls of this process so far, if the kernel counts them.
 fn reads() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
     text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
 }
 
-/// The next message of a reader: its sequence, and its time.
+/// Returns the sequence and the time of a reader's next message.
 fn message(reader: &mut Reader) -> Result<Option<(u64, u64)>> {
     loop {
         let (sequence, time) = match reader.next()? {
@@ -94,7 +94,7 @@ fn message(reader: &mut Reader) -> Result<Option<(u64, u64)>> {
     }
 }
 
-/// Looks up times that are spread over a journal. Before each lookup, the journal is removed from the page cache.
+/// Looks up times that are spread over a journal. Removes the journal from the page cache before each lookup.
 pub(super) fn look_up(role: &Lookup) -> Result<()> {
     /// The allowed error of a time. The clock might have been adjusted by this much during the recording.
     const NEAR_NS: u64 = 1_000_000;
@@ -108,13 +108,13 @@ pub(super) fn look_up(role: &Lookup) -> Result<()> {
             let mut reader = Journal::open(&role.journal)?.read_from(sequence)?;
             let (_, wanted) = message(&mut reader)?.context("the journal ends")?;
             let journal = Journal::open(&role.journal)?;
-            // The list has read headers and trailers; what it read ahead goes too.
+            // Opening the journal has read headers and trailers. They must not stay in the page cache.
             forget_all(&role.journal)?;
             let (before, start) = (reads(), Instant::now());
             let mut reader = journal.read_since(wanted)?;
             let (_, at) = message(&mut reader)?.context("nothing of that time or later")?;
             found.times.push(ns(start));
-            // Reading the count is a read of its own, or two.
+            // Reading this count itself makes one or two read calls.
             let (after, own) = (reads(), reads());
             if let (Some(before), Some(after), Some(own)) = (before, after, own) {
                 found.reads.push((after - before).saturating_sub(own - after));
@@ -125,7 +125,7 @@ pub(super) fn look_up(role: &Lookup) -> Result<()> {
     })
 }
 
-/// Checks every byte. What is lost and named is no damage.
+/// Checks every byte of a journal. A listed loss is not damage.
 pub(super) fn verify(journal: &Path) -> Result<()> {
     report(|| {
         let start = Instant::now();
@@ -136,7 +136,7 @@ pub(super) fn verify(journal: &Path) -> Result<()> {
     })
 }
 
-/// Makes a journal whole after its recorder was killed.
+/// Repairs a journal whose recorder was killed.
 pub(super) fn mend(journal: &Path) -> Result<()> {
     report(|| {
         let start = Instant::now();
@@ -147,7 +147,7 @@ pub(super) fn mend(journal: &Path) -> Result<()> {
         drop(directory);
         let found = Journal::open(journal)?;
         let mended = found.files().iter().find(|file| file.header.file == last);
-        // The footer stands where the last whole frame ended.
+        // The footer begins at the end of the last whole frame.
         let bytes = mended.and_then(|file| file.trailer).context("it is not sealed")?.footer;
         Ok(Done { bytes, ns: took, files: found.files().len() as u64 })
     })

@@ -1,4 +1,4 @@
-//! The recorder of a round, in a separate process. It uses the same library as `shmcast record` and the daemon.
+//! The recorder of a round, in a separate process. The recorder uses the same library as `shmcast record` and the daemon.
 
 use super::publisher::gate_of;
 use super::role::{Read, Record, Recorded, Seen, Standing, Sync, Way};
@@ -16,13 +16,13 @@ use std::io::BufRead;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Time between two looks at how far the recorder is.
+/// The time between two readings of the recorder's progress.
 const LOOK: Duration = Duration::from_millis(1);
-/// Time between two looks at files that may go.
+/// The time between two searches for files that must be removed.
 const TRIM: Duration = Duration::from_millis(100);
-/// Pause of a reader that finds nothing: that of a recorder.
+/// The pause of a reader that finds nothing. It is as long as a recorder's pause.
 const NAP: Duration = Duration::from_micros(200);
-/// Most messages of one batch: as many as a recorder takes.
+/// The greatest number of messages in one batch, as for a recorder.
 const BATCH: usize = 4096;
 
 impl Record {
@@ -44,7 +44,7 @@ fn subscriber(dir: &std::path::Path) -> Result<Subscriber> {
     builder.open().context("subscribe")
 }
 
-/// The rig's words, which come while something else is done.
+/// Receives the rig's words in a separate thread.
 fn words() -> Receiver<String> {
     let (sender, words) = channel();
     std::thread::spawn(move || {
@@ -126,7 +126,7 @@ pub fn play_recorder(role: &Record) -> Result<()> {
 fn trim(recorder: &Recorder, role: &Record, trimmed: &mut Trimmed) {
     let keep = Keep { bytes: Some(role.keep_bytes), ..Keep::default() };
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-    // A journal that has no file yet is looked at again.
+    // A journal that has no file yet is checked again later.
     let _ = Streams::open(&role.to).map(|streams| recorder.trim(&keep, &streams, None, wall, trimmed));
 }
 

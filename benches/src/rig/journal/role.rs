@@ -5,48 +5,48 @@ use crate::rig::spec::Usage;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// When a publisher sends.
+/// The times at which a publisher sends.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Pace {
-    /// One message each so many ns.
+    /// One message each time this number of ns has passed.
     Every(u64),
     /// One message directly after another. The gate makes the publisher wait, so that nothing is lost.
     Gated,
-    /// One message directly after another, whatever is lost.
+    /// One message directly after another, even if messages are lost.
     FlatOut,
 }
 
-/// A publisher.
+/// The role of a publisher.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Publish {
     /// The round's directory, in memory.
     pub dir: PathBuf,
-    /// Payload bytes.
+    /// The size of a payload in bytes.
     pub size: usize,
-    /// Bytes of ring.
+    /// The size of the ring in bytes.
     pub ring_bytes: u64,
-    /// When it sends.
+    /// The times at which the publisher sends.
     pub pace: Pace,
-    /// Most messages.
+    /// The greatest number of messages.
     pub messages: u64,
-    /// It ends after this time too, in ns.
+    /// The time after which the publisher ends, even with fewer messages, in ns.
     pub time_ns: u64,
-    /// Whether the time of each send is reported.
+    /// Whether the publisher reports the time of each send.
     pub keeps_sends: bool,
-    /// CPU that it is bound to.
+    /// The CPU to which the publisher is bound.
     pub cpu: Option<usize>,
 }
 
-/// When a recorder makes files safe.
+/// The times at which a recorder syncs its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sync {
-    /// With each write.
+    /// The recorder syncs each write.
     Each,
-    /// This often, in ms.
+    /// The recorder syncs at this interval, in ms.
     Ms(u64),
 }
 
-/// The way of bytes to the disk.
+/// The way in which bytes are written to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum Way {
     /// By `O_DIRECT`.
@@ -56,7 +56,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// The name as it is printed.
+    /// Returns the name as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -65,59 +65,59 @@ impl Way {
     }
 }
 
-/// A recorder.
+/// The role of a recorder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
     /// The round's directory, in memory.
     pub dir: PathBuf,
-    /// The journal.
+    /// The directory of the journal.
     pub to: PathBuf,
-    /// When files are made safe.
+    /// The times at which the recorder syncs its files.
     pub sync: Sync,
-    /// The way of bytes to the disk.
+    /// The way in which bytes are written to the disk.
     pub way: Way,
-    /// Bytes for what waits for the disk.
+    /// The size of the buffer for frames that wait for the disk, in bytes.
     pub buffer: usize,
-    /// Bytes at which a file is sealed.
+    /// The size in bytes at which a file is sealed.
     pub file_bytes: u64,
-    /// The limit of the total size of all files, in bytes. Above it, the oldest files are deleted. With 0 there is no limit.
+    /// The limit for the total size of all files, in bytes. If it is exceeded, the oldest files are deleted. 0 for no limit.
     pub keep_bytes: u64,
-    /// The number of messages in the ring, if the recorder reports to the round's gate. 0 if it does not report.
+    /// The number of messages that the ring can hold, if the recorder reports to the round's gate. 0 if it does not report.
     pub gate_messages: u64,
     /// Whether the recorder notes each change of the durable sequence. This uses a whole CPU.
     pub keeps_moves: bool,
-    /// CPU that it is bound to.
+    /// The CPU to which the recorder is bound.
     pub cpu: Option<usize>,
 }
 
-/// A reader of the ring, with the pauses of a recorder.
+/// The role of a reader of the ring, with the pauses of a recorder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Read {
     /// The round's directory, in memory.
     pub dir: PathBuf,
-    /// CPU that it is bound to.
+    /// The CPU to which the reader is bound.
     pub cpu: Option<usize>,
 }
 
-/// A reader that begins with old messages. It reads the journal until it has caught up.
+/// The role of a reader that begins with old messages, and reads the journal until it has caught up.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CatchUp {
     /// The round's directory, in memory.
     pub dir: PathBuf,
-    /// The journal.
+    /// The directory of the journal.
     pub journal: PathBuf,
-    /// The sequence that it begins with.
+    /// The sequence at which the reader begins.
     pub from: u64,
-    /// CPU that it is bound to.
+    /// The CPU to which the reader is bound.
     pub cpu: Option<usize>,
 }
 
-/// A reader that looks for the first message of some times.
+/// The role of a reader that looks up several points in time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Lookup {
-    /// The journal.
+    /// The directory of the journal.
     pub journal: PathBuf,
-    /// Number of times, spread over the journal.
+    /// The number of points in time, which are spread over the journal.
     pub count: u64,
 }
 
@@ -136,40 +136,40 @@ pub enum Role {
     Lookup(Lookup),
     /// Checks the journal in a directory.
     Verify(PathBuf),
-    /// Makes the journal in a directory whole.
+    /// Repairs the journal in a directory.
     Mend(PathBuf),
 }
 
 /// A publisher's report.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Published {
-    /// Messages sent: the sequence of the last.
+    /// The number of sent messages, which is the sequence of the last one.
     pub messages: u64,
-    /// Clock ticks before the first and after the last.
+    /// Clock ticks before the first send and after the last send.
     pub span: (u64, u64),
     /// The duration of a send. Without pauses between the sends, each sample is the mean of [`RUN`] sends.
     pub cost: Cost,
-    /// Clock ticks at each send, where they were asked for.
+    /// Clock ticks at each send. Empty if they were not requested.
     pub sends: Vec<u64>,
-    /// The resources that it used.
+    /// The resources that the publisher used.
     pub usage: Usage,
 }
 
-/// The time inside a send in ns. It has fractions, because whole ns would hide a change of 3 % at a median of 30 ns.
+/// The duration of a send in ns. The values have fractions, because whole ns would hide a change of 3 % at a median of 30 ns.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Cost {
-    /// Samples.
+    /// The number of samples.
     pub count: u64,
-    /// Median.
+    /// The median.
     pub p50: f64,
     /// 99th percentile.
     pub p99: f64,
-    /// Largest.
+    /// The largest sample.
     pub max: f64,
 }
 
 impl Cost {
-    /// The cost by samples in units of so many ns.
+    /// Computes the cost from samples, whose unit is `unit_ns` ns.
     pub(super) fn of(mut samples: Vec<f64>, unit_ns: f64) -> Self {
         samples.sort_unstable_by(f64::total_cmp);
         let at = |quantile| unit_ns * within(&samples, quantile);
@@ -179,7 +179,7 @@ impl Cost {
 }
 
 /// Returns a quantile of sorted samples. A clock can move in steps of 10 ns, so that many samples are equal. The true times of equal
-/// samples are spread over one step of the clock. So the function interpolates within this step.
+/// samples are spread over one step of the clock. So this function interpolates within the step.
 fn within(samples: &[f64], quantile: f64) -> f64 {
     let place = quantile * samples.len() as f64;
     let Some(&found) = samples.get(place as usize) else { return 0.0 };
@@ -189,17 +189,17 @@ fn within(samples: &[f64], quantile: f64) -> f64 {
     found - step * (1.0 - (place - below as f64) / equal as f64)
 }
 
-/// Back to back, the clock is read once for so many sends.
+/// If messages are sent back to back, the clock is read once for this many sends.
 pub const RUN: u64 = 64;
 
 /// A recorder's report.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Recorded {
-    /// Messages in the journal.
+    /// The number of messages in the journal.
     pub messages: u64,
-    /// Sequences lost to laps.
+    /// The number of sequences that the ring overwrote before the recorder read them.
     pub overrun: u64,
-    /// Everything up to here is durable, or named as lost.
+    /// Every sequence up to this one is durable, as a message or as lost.
     pub durable: u64,
     /// Bytes written to files.
     pub bytes: u64,
@@ -207,7 +207,7 @@ pub struct Recorded {
     pub durable_at: u64,
     /// Clock ticks when the last file was sealed.
     pub sealed_at: u64,
-    /// Clock ticks at moves of what is durable, and the sequence.
+    /// Each change of the durable sequence: the clock ticks, and the new sequence.
     pub moves: Vec<(u64, u64)>,
     /// The resources that the recorder used from `go` until everything was durable.
     pub usage: Usage,
@@ -215,14 +215,14 @@ pub struct Recorded {
     pub errors: Vec<String>,
 }
 
-/// The state of a recorder that goes on.
+/// The present state of a running recorder.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Standing {
     /// Last sequence taken from the ring.
     pub drained: u64,
-    /// Last sequence that is safe.
+    /// The last sequence that is durable.
     pub durable: u64,
-    /// Sequences lost to laps.
+    /// The number of sequences that the ring overwrote before the recorder read them.
     pub overrun: u64,
     /// Bytes of frames in memory.
     pub buffered: u64,
@@ -231,18 +231,18 @@ pub struct Standing {
 /// A reader's report.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Seen {
-    /// Messages received.
+    /// The number of received messages.
     pub messages: u64,
-    /// Messages missed.
+    /// The number of missed messages.
     pub missed: u64,
 }
 
 /// The report of a reader that caught up.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct CaughtUp {
-    /// Messages until it was live, each once and in order.
+    /// The number of messages until the reader was live. Each came once and in order.
     pub messages: u64,
-    /// Bytes of their payloads.
+    /// The number of bytes in the payloads of these messages.
     pub payload_bytes: u64,
     /// The time until the reader had caught up, counted from the call that opens the channel.
     pub ns: u64,
@@ -251,20 +251,20 @@ pub struct CaughtUp {
 /// The report of a reader that looked up times.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LookedUp {
-    /// Time of each, until its message was there.
+    /// The duration of each lookup in ns, until the reader had the message.
     pub times: Vec<u64>,
     /// The number of read calls of each lookup; empty if the kernel does not count them.
     pub reads: Vec<u64>,
 }
 
-/// The report of a check, or of recovery.
+/// The report of a check, or of a recovery.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Done {
-    /// The number of verified bytes. For recovery, the bytes of frames in the file that was not sealed.
+    /// The number of verified bytes. For a recovery, the bytes of frames in the file that was not sealed.
     pub bytes: u64,
-    /// Time that it took.
+    /// The duration in ns.
     pub ns: u64,
-    /// Files of the journal.
+    /// The number of files of the journal.
     pub files: u64,
 }
 
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_quantile_lies_within_a_step_of_the_clock() {
-        // A clock of steps of 10: a quarter of the samples took up to 20, half up to 30, a quarter up to 40.
+        // A clock with steps of 10: a quarter of the samples took up to 20, half took up to 30, and a quarter up to 40.
         let samples: Vec<f64> =
             [20.0, 30.0, 30.0, 40.0].into_iter().flat_map(|step| vec![step; 1000]).collect();
         assert!((within(&samples, 0.5) - 25.0).abs() < 0.1);

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The time limit for an answer of a process. It leaves time for a slow disk: a recorder may first have to write all waiting data and
-/// finish the last file.
+/// The time limit for an answer of a process. It allows for a slow disk: a recorder can first have to write all waiting data and finish the
+/// last file.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The hidden command that plays a role.
@@ -34,14 +34,14 @@ pub fn play(role: &Role) -> Result<()> {
     }
 }
 
-/// The other end of the publisher.
+/// The process that reads the publisher's messages.
 #[derive(Debug, Clone)]
 pub enum Second {
     /// A recorder.
     Recorder(Record),
-    /// A reader that keeps nothing.
+    /// A reader that stores nothing.
     Reader(Read),
-    /// Nobody.
+    /// No process.
     None,
 }
 
@@ -54,21 +54,21 @@ pub struct Round {
     pub recorded: Recorded,
     /// The reader's report.
     pub seen: Seen,
-    /// How quiet the machine was.
+    /// The state of the machine during the round: quiet or not.
     pub quiet: Quiet,
 }
 
-/// A round that runs.
+/// A running round.
 #[derive(Debug)]
 pub struct Running<'a> {
     recorder: Option<&'a mut Player>,
 }
 
 impl Running<'_> {
-    /// Asks the recorder for its present position.
+    /// Asks the recorder for its present state.
     ///
     /// # Errors
-    /// If there is no recorder, or it does not answer.
+    /// If there is no recorder, or if it does not answer.
     pub fn standing(&mut self) -> Result<Standing> {
         let recorder = self.recorder.as_mut().context("this round has no recorder")?;
         recorder.tell("where")?;
@@ -87,7 +87,7 @@ fn start(program: &Path, role: &Role, name: &str) -> Result<Player> {
     Ok(player)
 }
 
-/// Counts the system calls of a publishing thread from the start of its process to the end, while a recorder is at work.
+/// Counts the system calls of a publishing thread, from the start of its process to the end. A recorder records meanwhile.
 ///
 /// # Errors
 /// When there is no `strace`, when the system forbids it, or when a process fails.
@@ -115,10 +115,10 @@ pub fn publisher_calls(program: &Path, role: &Publish, recorder: &Record) -> Res
     calls.with_context(|| format!("strace says: {total}"))
 }
 
-/// Plays these roles at the same time, each in a process of its own, and returns their reports.
+/// Plays these roles at the same time, each in a separate process. Returns the reports.
 ///
 /// # Errors
-/// When a process fails. The other processes are killed then.
+/// When a process fails. The other processes are then killed.
 pub fn together<T: DeserializeOwned>(program: &Path, roles: &[Role]) -> Result<Vec<T>> {
     let program = Program::copied(program)?;
     let started = roles.iter().map(|role| start(&program.path(), role, "a reader"));
@@ -153,10 +153,10 @@ pub fn crash(program: &Path, role: &Publish, recorders: &[(Record, u64)]) -> Res
     publisher.kill()
 }
 
-/// Plays a round with the child program `program`. `meanwhile` runs while the publisher sends.
+/// Plays a round with the child program `program`. Runs `meanwhile` while the publisher sends.
 ///
 /// # Errors
-/// When a process fails, or does not end in time. The other processes are killed then. The call also fails if `meanwhile` fails.
+/// When a process fails, or does not end in time. The other processes are then killed. The call also fails if `meanwhile` fails.
 pub fn round(
     program: &Path,
     role: &Publish,
@@ -208,7 +208,7 @@ impl Round {
     /// Checks that each sequence is in the journal or listed as lost.
     ///
     /// # Errors
-    /// If a sequence is neither.
+    /// If a sequence is neither in the journal nor listed.
     pub fn is_exact(&self) -> Result<()> {
         let role::Recorded { messages, overrun, ref errors, .. } = self.recorded;
         let sent = self.published.messages;

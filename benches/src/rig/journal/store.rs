@@ -9,19 +9,19 @@ use std::path::Path;
 /// The properties of a store that matter for a figure. A value that the system does not give is `unknown`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Store {
-    /// The directory.
+    /// The path of the directory.
     pub path: String,
     /// Type of the file system, such as `ext4`.
     pub file_system: String,
-    /// Options of the mount, and of the file system.
+    /// Options of the mount and of the file system.
     pub options: String,
     /// The device.
     pub device: String,
     /// The drive's write cache as the kernel reports it: `write through`, or `write back` for a volatile cache.
     pub write_cache: String,
-    /// Bytes that are free for this user.
+    /// The number of bytes that are free for this user.
     pub free: u64,
-    /// Bytes of the file system.
+    /// The size of the file system in bytes.
     pub size: u64,
 }
 
@@ -29,7 +29,7 @@ impl Store {
     /// Returns the store that contains `path`.
     ///
     /// # Errors
-    /// If there is no such directory.
+    /// If the directory does not exist.
     pub fn look(path: &Path) -> Result<Self> {
         let found = fs::metadata(path).with_context(|| format!("look at {}", path.display()))?;
         let (major, minor) = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
@@ -38,7 +38,7 @@ impl Store {
         let mount = mounts.lines().rev().find_map(|line| Mount::of(line, &format!("{major}:{minor}")));
         let mount = mount.unwrap_or_default();
         let queue = format!("/sys/dev/block/{major}:{minor}");
-        // A partition has the queue of its drive.
+        // A partition has no queue, so the queue of its drive is read.
         let caches = ["queue/write_cache", "../queue/write_cache"];
         let cache = caches.iter().find_map(|file| fs::read_to_string(format!("{queue}/{file}")).ok());
         Ok(Self {
@@ -52,7 +52,7 @@ impl Store {
         })
     }
 
-    /// Name and value of each line, for tables.
+    /// Returns the name and the value of each property, for tables.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         vec![
@@ -65,7 +65,7 @@ impl Store {
     }
 }
 
-/// The kernel's words about a mount.
+/// The kernel's description of a mount.
 struct Mount {
     file_system: String,
     device: String,

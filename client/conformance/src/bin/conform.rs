@@ -184,7 +184,7 @@ fn play_suite(arguments: &Suite) -> Result<ExitCode> {
             if is_left_out || !vector.is_for(&testee.hello) {
                 continue;
             }
-            // A testee that ended is restarted, so that one vector does not hide the others.
+            // A testee that ended is restarted. Otherwise all later vectors (test cases) would fail.
             let failure = match vector.play(&mut testee) {
                 Ok(verdict) => verdict.err().map(|failure| (failure.step, failure.expected, failure.got)),
                 Err(e) => {

@@ -1,11 +1,11 @@
-//! The publisher's side of a board (SPEC.md, section 8). All state except the list of free slots is in the words of the segment, so a
-//! successor can continue from these words.
+//! The publisher's side of a board (SPEC.md, section 8). Only the list of free slots is outside the segment, so another publisher can
+//! continue from the segment's words.
 
 use super::shelf::{Message, Spec};
 use crate::scribe::{CAPACITY, DATA, Scribe, WORDS, checksum};
 use std::collections::VecDeque;
 
-/// First word of the board in a segment.
+/// The index of the board's first word in a segment.
 pub const AT: usize = WORDS;
 const HEADER: usize = 512;
 pub(crate) const THROUGH: usize = 16;
@@ -38,16 +38,16 @@ fn word_of(bytes: &[u8]) -> u64 {
 /// The offsets of the parts of a board, in words from the start of the segment.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// The creator's decision.
+    /// The properties that the board's creator chose.
     pub spec: Spec,
-    /// The seed of its hashes.
+    /// The seed of the board's hashes.
     pub seed: u64,
-    /// Number of entries of its index.
+    /// Number of entries of the board's index.
     pub entries: usize,
 }
 
 impl Parts {
-    /// The parts of a board.
+    /// Computes the parts of a board.
     pub const fn of(spec: Spec, seed: u64) -> Self {
         let entries = (2 * spec.keys).next_power_of_two();
         Self { spec, seed, entries }
@@ -57,32 +57,32 @@ impl Parts {
         AT + HEADER + self.entries.next_multiple_of(8)
     }
 
-    /// Words of a value.
+    /// Returns the number of words of a value.
     fn stride(&self) -> usize {
         self.spec.value.next_multiple_of(64) / 8
     }
 
-    /// Words of the segment with this board.
+    /// Returns the number of words of a segment with this board.
     pub fn words(&self) -> usize {
         (self.value(self.spec.keys) - AT).next_multiple_of(HEADER) + AT
     }
 
-    /// The word of an entry of the index.
+    /// Returns the word of an index entry.
     pub fn entry(&self, number: usize) -> usize {
         AT + HEADER + number % self.entries
     }
 
-    /// The first word of a head.
+    /// Returns the first word of a slot's head.
     pub fn head(&self, slot: usize) -> usize {
         self.heads() + 8 * slot
     }
 
-    /// The first word of a value.
+    /// Returns the first word of a slot's value.
     pub fn value(&self, slot: usize) -> usize {
         self.heads() + 8 * self.spec.keys + self.stride() * slot
     }
 
-    /// The two words that stand for a key.
+    /// Returns the two words that stand for a key.
     pub fn identity(&self, key: &[u8]) -> [u64; 2] {
         let hash = |seed| key.chunks(8).fold(seed, |hash, piece| mix(hash, word_of(piece)));
         match key.len() {
@@ -92,12 +92,12 @@ impl Parts {
         }
     }
 
-    /// The fingerprint of such words.
+    /// Returns the fingerprint of a key's two words.
     pub fn fingerprint(&self, identity: [u64; 2]) -> u64 {
         mix(mix(self.seed, identity[0]), identity[1]) >> 32
     }
 
-    /// Bytes of a message that its value has.
+    /// Returns how many bytes of a message of this length are stored in a slot's value.
     pub fn stored(&self, length: usize) -> usize {
         if length > self.spec.value { self.spec.key.end } else { length }
     }
@@ -132,16 +132,16 @@ impl Parts {
     }
 }
 
-/// Corrects the checksum of a board's header.
+/// Sets the right checksum in a board's header.
 pub fn seal(header: &mut [u64]) {
     let crc = header[1..15].iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()));
     header[15] = u64::from(crc);
 }
 
-/// The writer.
+/// The writer of a board.
 #[derive(Debug)]
 pub struct Clerk {
-    /// Where all is.
+    /// The offsets of the board's parts.
     pub parts: Parts,
     /// Slots without a living key. New keys get these slots in this order.
     vacant: VecDeque<usize>,
@@ -163,7 +163,8 @@ impl Clerk {
         [words[head + 6], words[head + 7]]
     }
 
-    /// Searches the index for a key. Returns the number of the entry at which the search ends, and the key's slot if there is one.
+    /// Searches the index for a key. Returns the number of the entry at which the search ends. Also returns the key's slot, if the key has
+    /// a slot.
     fn find(&self, words: &[u64], identity: [u64; 2]) -> (usize, Option<usize>) {
         let print = self.parts.fingerprint(identity);
         let mut number = print as usize;
@@ -185,7 +186,7 @@ impl Clerk {
         scribe.store(self.parts.entry(number), self.parts.fingerprint(identity) << 32 | (slot as u64 + 1));
     }
 
-    /// Takes an entry out of the index, and closes the gap.
+    /// Takes a key's entry out of the index. Then moves other entries, so that no gap stays.
     fn take_out(&self, scribe: &mut Scribe, identity: [u64; 2]) {
         let (mut gap, Some(_)) = self.find(scribe.words(), identity) else { return };
         self.add(scribe, MOVES, 1);
@@ -207,7 +208,7 @@ impl Clerk {
         self.add(scribe, MOVES, 1);
     }
 
-    /// Says that each message up to this one is on the board.
+    /// Stores that the board has every message up to this sequence.
     pub fn through(&self, scribe: &mut Scribe, sequence: u64) {
         scribe.store(AT + THROUGH, sequence);
     }
@@ -302,7 +303,7 @@ impl Clerk {
     /// Takes over the board of a dead publisher, after its ring was taken over.
     ///
     /// - `messages`: the messages of the ring, and perhaps some earlier ones.
-    /// - `oldest`: `None` if the ring still has all messages that the board lacks. Otherwise the sequence of the ring's oldest message.
+    /// - `oldest`: the sequence of the ring's oldest message, if the ring lacks messages that the board does not have. Otherwise `None`.
     pub fn take_over(
         parts: Parts,
         scribe: &mut Scribe,
@@ -353,7 +354,7 @@ impl Clerk {
         self.through(scribe, oldest - 1);
     }
 
-    /// Builds the index again, and lists the free slots. Returns the slot into which the dead publisher was storing, if there is one.
+    /// Rebuilds the index, and lists the free slots. Returns the slot into which the dead publisher was storing, if there is one.
     fn survey(&mut self, scribe: &mut Scribe) -> Option<usize> {
         let high = scribe.words()[AT + HIGH] as usize;
         self.add(scribe, MOVES, 1 + scribe.words()[AT + MOVES] % 2);
@@ -382,7 +383,7 @@ impl Clerk {
         busy
     }
 
-    /// Empties the slot `busy`, into which the dead publisher was storing. The slot of the key `first` is left as it is, because the caller
+    /// Empties the slot `busy`, into which the dead publisher was storing. Does not change the slot of the key `first`, because the caller
     /// then stores a message of this key.
     fn settle(&mut self, scribe: &mut Scribe, busy: Option<usize>, first: Option<[u64; 2]>) {
         let Some(slot) = busy else { return };

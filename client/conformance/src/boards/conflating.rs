@@ -11,9 +11,9 @@ use anyhow::Result;
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Histories of readers that are lapped.
+/// The number of histories of readers that are lapped.
 const SEEDS: u64 = 12;
-/// How often a reader looks.
+/// The number of times that a reader receives.
 const LOOKS: usize = 6;
 
 pub(super) fn add(all: &mut Vec<Vector>) {
@@ -26,11 +26,11 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     }
 }
 
-/// Enough messages to overtake a reader.
+/// A number of messages that is enough to overtake a reader.
 const LAP: usize = 3000;
 
-/// A name, the number of slots, and for each look the messages before it, each with a number of times. The first byte is the key. A
-/// message of one byte removes its key.
+/// A test: its name, the number of slots, and a list for each time that the reader receives. The list has the messages before that time,
+/// each with a number of times. The first byte of a message is its key. A message of one byte removes its key.
 type Script = (&'static str, usize, &'static [&'static [(&'static str, usize)]]);
 
 const SCRIPTS: [Script; 6] = [
@@ -59,7 +59,7 @@ const SCRIPTS: [Script; 6] = [
     ),
 ];
 
-/// A reader of a board that has room for a few keys, and so refuses others.
+/// Tests a reader of a board that has only a few slots, and so refuses other keys.
 fn scripted(testee: &mut Testee, keys: usize, looks: &[&[(&str, usize)]]) -> Result<Verdict> {
     let mut history = History::new(Spec { keys, value: 64, key: 0..1, remove_tag: None }, 7);
     history.flush();
@@ -81,13 +81,14 @@ fn scripted(testee: &mut Testee, keys: usize, looks: &[&[(&str, usize)]]) -> Res
     Ok(Ok(()))
 }
 
-/// The knowledge of a conflating reader.
+/// The state of a conflating reader, as the suite expects it.
 struct Reader {
-    /// The sequence that is due.
+    /// The sequence that the reader receives next.
     due: u64,
     /// For each key that the reader received: the sequence of its last message, and whether that message removed the key.
     known: BTreeMap<Vec<u8>, (u64, bool)>,
-    /// The keys that were on the board when the reader joined it last, without those that this reader knows to be removed since.
+    /// The keys that were on the board when the reader last joined it. Keys of which the reader has received the removal since then are
+    /// left out.
     joined: BTreeSet<Vec<u8>>,
 }
 
@@ -150,7 +151,7 @@ fn living(known: &BTreeMap<Vec<u8>, (u64, bool)>) -> BTreeSet<Vec<u8>> {
 }
 
 impl Reader {
-    /// Checks the events that the reader received since the last check. These must be messages of the stream. If the reader fell too far
+    /// Checks the events that the reader received since the last check. They must be messages of the stream. If the reader fell too far
     /// behind, messages of the board must follow.
     fn received(&mut self, history: &History, events: &[String], step: &str) -> Verdict {
         let is_streams = |event: &&String| event.starts_with("message") && !event.contains(" conflated=");
@@ -175,7 +176,7 @@ impl Reader {
         let (removed, listed) = events[streamed..].split_at(before);
         (self.due, self.known) = (next, known(history));
         self.joined = living(&self.known);
-        // The removals that the board has forgotten have one sequence, and no order.
+        // All removals that the board has forgotten are reported with the same sequence, in any order.
         let must = forgotten.iter().filter(|(_, is_certain)| *is_certain).map(|(event, _)| event);
         if let Some(event) = must.clone().find(|event| !removed.contains(event)) {
             return fails(step, event, "no word of that removal");
@@ -201,9 +202,11 @@ impl Reader {
         }
     }
 
-    /// For each key that was removed after the reader's last message of this key, and whose slot was given to another key, returns a
-    /// message that removes the key. The flag is true if the reader knows that the key was on the board: it was there when the reader
-    /// joined last, or the board never refused a key.
+    /// Returns the removals that the reader gets from the board. These are removals of keys whose slot was given to another key after the
+    /// reader's last message of the key.
+    ///
+    /// The flag is true if the removal must be reported: the key was on the board when the reader last joined it, or the board never
+    /// refused a key.
     fn forgotten(&self, history: &History) -> Vec<(String, bool)> {
         let (spec, shelf) = (&history.parts.spec, &history.shelf);
         let is_gone = |key: &[u8], last| shelf.gone.iter().any(|(gone, at)| gone == key && *at > last);

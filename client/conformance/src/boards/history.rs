@@ -6,21 +6,21 @@ use crate::model::{Expected, Model, Sought, Start};
 use crate::scribe::{MAX_MESSAGE, Scribe, Store, empty};
 use fastrand::Rng;
 
-/// A channel with a board, and what was published.
+/// A channel with a board, and the messages that were published.
 #[derive(Debug)]
 pub struct History {
-    /// The memory.
+    /// The memory of the channel.
     pub model: Model,
-    /// The content of its board.
+    /// The expected content of the channel's board.
     pub shelf: Shelf,
-    /// The messages.
+    /// The messages that were published.
     pub messages: Vec<Message>,
     /// The board's parts.
     pub parts: Parts,
-    /// The stores that were played, if they are kept.
+    /// The stores that were made to the memory, if they are kept.
     pub kept: Option<Vec<Store>>,
-    /// The board's content just before a message, and the sequence of this message. After a takeover, the board has this content, plus the
-    /// message and all later ones.
+    /// A content of the board, and the sequence of the message after it. After a takeover, the board has this content, plus this message
+    /// and all later ones.
     base: (Shelf, u64),
     scribe: Scribe,
     clerk: Clerk,
@@ -41,7 +41,7 @@ impl History {
         Self { model, shelf, messages: Vec::new(), parts, kept: None, base, scribe, clerk, time: 1000 }
     }
 
-    /// The sequence of the next message.
+    /// Returns the sequence of the next message.
     pub fn next(&self) -> u64 {
         self.scribe.next_sequence()
     }
@@ -57,7 +57,7 @@ impl History {
         self.messages.push(message);
     }
 
-    /// Announces that this many sequences will never be published.
+    /// Publishes a gap of this many sequences.
     pub fn gap(&mut self, missing: u64) {
         let last = self.next() + missing - 1;
         self.scribe.gap(last, self.time);
@@ -69,7 +69,7 @@ impl History {
         self.scribe.close(self.time);
     }
 
-    /// Plays the stores into the memory, and returns them.
+    /// Makes the pending stores to the memory, and returns them.
     pub fn flush(&mut self) -> Vec<Store> {
         let stores = std::mem::take(&mut self.scribe.stores);
         stores.iter().for_each(|store| self.model.apply(store));
@@ -79,14 +79,14 @@ impl History {
         stores
     }
 
-    /// Finishes all stores of the present publisher. Then lets another publisher take the channel over.
+    /// Finishes all stores of the present publisher. Then another publisher takes over the channel.
     pub fn take_over(&mut self) {
         self.flush();
         self.succeed(self.model.clone());
     }
 
-    /// Lets another publisher take the channel over from a dead publisher. `model` is the memory that the new publisher finds. The memory
-    /// can lack the dead publisher's last stores.
+    /// Lets another publisher take over the channel of a dead publisher. The new publisher finds the memory `model`, which can lack the
+    /// dead publisher's last stores.
     pub fn succeed(&mut self, model: Model) {
         self.time += 1;
         let (_, next) = model.tail();
@@ -117,7 +117,7 @@ impl History {
         self.messages.push(Message { sequence, payload, tag: 5, is_key: false, time });
     }
 
-    /// Returns the events of a reader that begins with the board in this memory. `shelves` has the content of the board at several
+    /// Returns the expected events of a reader that begins with the board in this memory. `shelves` has the board's content at several
     /// sequences.
     pub fn begin(&self, model: &Model, shelves: &[(u64, Shelf)]) -> Vec<String> {
         let (through, (_, next)) = (model.words[AT + THROUGH], model.tail());
@@ -126,19 +126,20 @@ impl History {
         let is_merged = |message: &&Message| message.sequence > through && message.sequence < next;
         self.messages.iter().filter(is_merged).for_each(|message| shelf.merge(message));
         let mut told = shelf.begin(next);
-        // From there on it is a reader that began with the next message.
+        // From the board on, the reader continues like one that began with the next message.
         let stream = Expected::open(model, Start::Latest);
         told.extend(stream.map(|mut stream| stream.poll(model)).unwrap_or_default());
         told
     }
 
-    /// Returns the events of a reader that begins with the present board.
+    /// Returns the expected events of a reader that begins with the present board.
     pub fn begin_now(&self) -> Vec<String> {
         self.begin(&self.model, &[(0, self.shelf.clone())])
     }
 }
 
-/// Returns the properties of a history's board. Boards differ in the length and position of keys and in the number of slots.
+/// Returns the properties of the board in the history of this seed. Boards differ in the length and position of keys and in the number of
+/// slots.
 pub fn spec(seed: u64) -> Spec {
     let (keys, value, key, remove_tag) = match seed % 6 {
         0 => (16, 64, 0..4, None),
@@ -159,14 +160,14 @@ pub fn key(spec: &Spec, number: u64) -> Vec<u8> {
     key
 }
 
-/// Returns the number of keys that a history can use. This number can be larger than the number of slots.
+/// Returns the number of keys that a history can use. The number can be larger than the number of slots.
 pub fn pool(spec: &Spec, seed: u64) -> u64 {
     let keys = spec.keys as u64;
     if seed.is_multiple_of(2) { keys } else { keys + keys / 2 + 1 }
 }
 
-/// Publishes a random message. Most messages have a key. Some messages remove the key, some are too large for the board, and some are too
-/// short to have a key.
+/// Publishes a random message. Most messages have a key. Some remove the key, some are too large for the board, and some are too short for
+/// a key.
 pub fn publish(history: &mut History, dice: &mut Rng, pool: u64) {
     let spec = history.parts.spec.clone();
     let key = key(&spec, dice.u64(0..pool));
@@ -188,12 +189,12 @@ pub fn publish(history: &mut History, dice: &mut Rng, pool: u64) {
     history.publish(payload, tag, dice.u8(0..10) == 0);
 }
 
-/// Writes a history.
+/// Writes the history of a seed.
 pub fn write(seed: u64) -> History {
     let mut dice = Rng::with_seed(seed ^ 0xb0a2d);
     let mut history = History::new(spec(seed), dice.u64(..));
     let pool = pool(&history.parts.spec, seed);
-    // A few messages, some turns of the board, or several laps of the ring.
+    // A history has a few messages, some rounds through the board, or several laps of the ring.
     let most = [4, 60, 300, 1500][(seed / 2) as usize % 4];
     for _ in 0..dice.u64(0..=most) {
         match dice.u8(0..200) {

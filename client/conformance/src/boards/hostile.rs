@@ -1,4 +1,4 @@
-//! Vectors (test cases) with damaged boards, in which some words were replaced. A reader can refuse such a board, or return any messages
+//! Vectors (test cases) with damaged boards, in which some words were replaced. A reader can refuse a damaged board, or return any messages
 //! that are possible. The reader must not crash or hang.
 
 use super::clerk::{AT, seal};
@@ -11,7 +11,7 @@ use crate::testee::{Answer, Testee};
 use anyhow::Result;
 use fastrand::Rng;
 
-/// Histories, each with many mutants.
+/// The number of histories. Each has many mutants.
 const SEEDS: u64 = 5;
 /// Greatest number of events that a reader takes.
 const MOST: usize = 90;
@@ -23,7 +23,7 @@ pub(super) fn add(all: &mut Vec<Vector>, mutants: u64) {
     }
 }
 
-/// Returns a history in which the publisher laps its readers, and the memory at the beginning of this history.
+/// Returns the memory at the beginning of a history, and the history. In this history, the publisher laps its readers.
 fn histories(seed: u64) -> (Vec<u64>, History) {
     let mut history = write(8 * seed + 2);
     let words = history.model.words.clone();
@@ -68,7 +68,7 @@ fn is_fair(refused: &str) -> bool {
 fn forged(words: &[u64], stands: &[usize], dice: &mut Rng) -> Vec<u64> {
     let mut forged = words.to_vec();
     for _ in 0..dice.usize(1..5) {
-        // A third of the changes are at the words that readers use first, and some are in the ring.
+        // A third of the changes are in the words that readers use first. Some other changes are in the ring.
         let at = match dice.u8(0..9) {
             0..3 => AT + [16, 32, 33, 34, 38, 39, 3, 5][dice.usize(0..8)],
             3 => [16, 48, 60][dice.usize(0..3)],
@@ -92,7 +92,7 @@ fn read(testee: &mut Testee, history: &History, dice: &mut Rng) -> Result<Verdic
             other => return Ok(fails("get", "a message, none, or a refusal", format!("{other:?}"))),
         }
     }
-    // What comes first is the board's or the ring's, and from then on nothing is left out without a word.
+    // The first sequence can come from the board or the ring. From there on, every missing sequence must be reported.
     let mut due = 0;
     for how in ["poll", "batch", "poll"] {
         let Answer::Events { events } = testee.ask(&format!(r#"{{"do":"{how}","most":{MOST}}}"#))? else {
@@ -111,7 +111,7 @@ fn read(testee: &mut Testee, history: &History, dice: &mut Rng) -> Result<Verdic
     Ok(Ok(()))
 }
 
-/// Whether an event can follow the ones before it.
+/// Whether an event can follow the earlier events.
 fn may_follow(event: &str, due: &mut u64) -> bool {
     let numbers: Vec<u64> = event.split(' ').filter_map(|word| word.parse().ok()).collect();
     let sequence = numbers.first().copied().unwrap_or_default();
@@ -125,7 +125,7 @@ fn may_follow(event: &str, due: &mut u64) -> bool {
         return numbers.len() == 1;
     }
     if event.starts_with("lapped") {
-        // The board says how many it could not bridge.
+        // The board reports the number of messages that it could not replace.
         *due = numbers.get(1).copied().unwrap_or_default();
         return numbers.len() == 2;
     }

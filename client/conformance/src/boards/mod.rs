@@ -21,10 +21,10 @@ use fastrand::Rng;
 use history::{History, key, pool, publish, write};
 use shelf::{Shelf, Spec};
 
-/// Histories that are written at random.
+/// The number of random histories.
 const SEEDS: u64 = 24;
 
-/// A vector.
+/// A vector (a test case).
 pub struct Vector {
     /// The name.
     pub name: String,
@@ -34,7 +34,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.
@@ -47,7 +47,7 @@ impl Vector {
     }
 }
 
-/// All vectors, with this many mutants of each hostile board.
+/// Returns all vectors (test cases). Each damaged board has this many mutants.
 pub fn vectors(mutants: u64) -> Vec<Vector> {
     let mut all = Vec::new();
     for seed in 0..SEEDS {
@@ -75,13 +75,13 @@ fn open(testee: &mut Testee, stage: &Stage, start: &str, conflate: bool) -> Resu
     testee.ask(&format!(r#"{{"do":"open",{place},"channel":"t","start":"{start}"{conflate}}}"#))
 }
 
-/// Opens the channel with `start` "board", and checks that the testee receives these events.
+/// Opens the channel with `start` "board". Checks that the testee receives these events.
 fn begin(testee: &mut Testee, stage: &Stage, how: &str, step: &str, told: Vec<String>) -> Result<Verdict> {
     passes!(same(format!("{step}, open"), &Answer::done(), &open(testee, stage, "board", false)?));
     poll(testee, how, format!("{step}, {how}"), told)
 }
 
-/// Looks a key up.
+/// Looks up a key, and checks the answer.
 fn get(testee: &mut Testee, shelf: &Shelf, key: &[u8], step: &str) -> Result<Verdict> {
     let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     let answer = testee.ask(&format!(r#"{{"do":"get","key":"{digits}"}}"#))?;
@@ -92,7 +92,7 @@ fn apply(stage: &Stage, stores: &[Store]) -> Result<()> {
     stores.iter().try_for_each(|store| stage.apply(store))
 }
 
-/// A channel as it stands, and then as it goes on.
+/// Checks a reader of a random history: first with the present messages, and then with later messages.
 fn by_history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let mut history = write(seed);
     let stage = Stage::of(&history.model.words)?;
@@ -100,7 +100,7 @@ fn by_history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let pool = pool(&history.parts.spec, seed);
     for how in ["poll", "batch"] {
         passes!(begin(testee, &stage, how, "as it stands", history.begin_now())?);
-        // Another publisher goes on, with less than a lap.
+        // Another publisher continues with less than a lap of messages.
         history.take_over();
         let (epoch, first) = (history.model.words[32] >> 8, history.next());
         (0..dice.u64(1..30)).for_each(|_| publish(&mut history, &mut dice, pool));
@@ -114,7 +114,7 @@ fn by_history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
         let key = key(&history.parts.spec, number);
         passes!(get(testee, &history.shelf, &key, "after all")?);
     }
-    // A key of another length is no key of this board.
+    // A key of another length is never on this board.
     get(testee, &history.shelf, &[1; 257], "after all")
 }
 
@@ -188,7 +188,7 @@ fn behind_its_back(testee: &mut Testee) -> Result<Verdict> {
     let mut model: Model = history.model.clone();
     let through = model.words[AT + THROUGH];
     (0..2000).for_each(|_| publish(&mut history, &mut dice, 8));
-    // Only the ring's words are stored.
+    // Only stores to the ring are made, and stores to the board are left out.
     history.flush().iter().filter(|store| store.word < AT).for_each(|store| model.apply(store));
     anyhow::ensure!(model.words[AT + THROUGH] == through, "the board stands still");
     let stage = Stage::of(&model.words)?;

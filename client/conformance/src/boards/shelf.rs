@@ -1,16 +1,16 @@
-//! The expected content of a board by SPEC.md, section 8: the newest message of each key. It is computed from the list of messages,
-//! and not from the words of a segment.
+//! The expected content of a board by SPEC.md, section 8: the newest message of each key. It is computed from the list of messages, and
+//! does not depend on the words of a segment.
 
 use std::ops::Range;
 
-/// What a board's creator decides.
+/// The properties of a board that its creator chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     /// Number of slots.
     pub keys: usize,
-    /// Bytes of the largest message that is stored.
+    /// The size of the largest message that a slot can store, in bytes.
     pub value: usize,
-    /// Where the key lies in a payload.
+    /// The range of the key's bytes in a payload.
     pub key: Range<usize>,
     /// Messages with this tag remove their key.
     pub remove_tag: Option<u16>,
@@ -37,9 +37,9 @@ pub struct Message {
     pub payload: Vec<u8>,
     /// The tag.
     pub tag: u16,
-    /// Whether a reader may start with it.
+    /// Whether a reader can start with the message.
     pub is_key: bool,
-    /// The time.
+    /// The publish time.
     pub time: u64,
 }
 
@@ -64,11 +64,11 @@ pub struct Entry {
     pub key: Vec<u8>,
     /// The newest message.
     pub newest: Message,
-    /// Number of its messages since it got its slot.
+    /// The number of messages of the key since the key got its slot.
     pub count: u64,
-    /// The sequence of the first of them.
+    /// The sequence of the key's first message since the key got its slot.
     pub born: u64,
-    /// Whether the newest message removed it.
+    /// Whether the newest message removed the key.
     pub is_removed: bool,
     /// Whether the newest message is unknown. `newest` then has only a sequence: the highest that the newest message can have.
     pub is_unknown: bool,
@@ -77,16 +77,15 @@ pub struct Entry {
 /// All keys that have slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shelf {
-    /// The creator's decision.
+    /// The properties that the board's creator chose.
     pub spec: Spec,
-    /// The keys, in no order that counts.
+    /// The keys. Their order does not matter.
     pub entries: Vec<Entry>,
-    /// Some removed keys have lost their slots to other keys. This is the highest sequence of the removals of these keys; 0 if there are
-    /// none.
+    /// The highest sequence of a forgotten removal: that of a removed key whose slot was given to another key. 0 if there is none.
     pub forgotten: u64,
-    /// The removed keys that have lost their slots to other keys, each with the sequence of its removal.
+    /// The removed keys whose slots were given to other keys, each with the sequence of its removal.
     pub gone: Vec<(Vec<u8>, u64)>,
-    /// Messages that were left out: no room, too large, too short.
+    /// The number of messages that are not on the board, for three reasons: there was no room, or the message was too large or too short.
     pub left_out: [u64; 3],
 }
 
@@ -128,7 +127,7 @@ impl Shelf {
         }
     }
 
-    /// Merges a message of the ring, as a reader does. In contrast to the publisher's board, there is a slot for each key.
+    /// Merges a message of the ring, as a reader does. Unlike the publisher's board, a reader has a slot for each key.
     pub fn merge(&mut self, message: &Message) {
         let Some(key) = self.spec.key_of(&message.payload).map(<[u8]>::to_vec) else { return };
         if !self.renew(&key, message) && !self.spec.removes(message) {
@@ -136,7 +135,7 @@ impl Shelf {
         }
     }
 
-    /// Stores a message into the slot that its key has.
+    /// Stores a message in its key's slot. Returns false if the key has no slot.
     fn renew(&mut self, key: &[u8], message: &Message) -> bool {
         let is_removed = self.spec.removes(message);
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) else { return false };

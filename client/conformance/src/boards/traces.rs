@@ -1,5 +1,5 @@
-//! Vectors (test cases) that play the stores of a publisher one at a time. In some vectors, readers join after each store. In others, the
-//! publisher dies after a store, and a successor takes over.
+//! Vectors (test cases) that make a publisher's stores one at a time. In some of them, readers join after each store. In others, the
+//! publisher dies after a store, and another publisher takes over.
 
 use super::clerk::AT;
 use super::history::History;
@@ -11,10 +11,10 @@ use crate::stage::{Stage, Verdict, passes};
 use crate::testee::Testee;
 use anyhow::{Context, Result};
 
-/// A step of the writer.
+/// A series of calls of a publisher.
 pub(super) type Act = fn(&mut History);
 
-/// The payload of a key, with this many bytes of a value.
+/// Returns a payload with this key, and with `value` more bytes.
 fn of(key: u8, value: usize) -> Vec<u8> {
     let mut payload = vec![key; 4];
     payload.resize(4 + value, key ^ 0xff);
@@ -44,7 +44,7 @@ pub(super) const ACTS: [(&str, Act); 11] = [
 
 /// A new key gets the slot of a removed key. Then a second new key gets the slot of another removed key.
 const TAKES_A_SLOT: Act = |h| {
-    // Slots that were never used come first.
+    // The publisher first uses slots that were never used.
     h.publish(of(9, 3), 8, false);
     h.publish(of(2, 0), 8, false);
     h.publish(of(12, 40), 8, false);
@@ -65,7 +65,7 @@ fn before(remove_tag: Option<u16>) -> History {
     history
 }
 
-/// The board as it is up to each of the messages.
+/// Returns the board's content after each of the messages.
 fn shelves(history: &History) -> Vec<(u64, Shelf)> {
     let mut shelf = Shelf::new(history.parts.spec.clone());
     let one = |message: &super::shelf::Message| {
@@ -105,7 +105,7 @@ pub(super) fn first_of_interest(stores: &[Store]) -> usize {
     stores.iter().position(|store| store.commits.is_some()).map_or(0, |commit| commit.saturating_sub(1))
 }
 
-/// Keys that are looked up.
+/// The keys that the reader looks up.
 const KEYS: [u8; 6] = [1, 2, 3, 4, 9, 12];
 
 fn joins(testee: &mut Testee, act: Act) -> Result<Verdict> {
@@ -116,7 +116,7 @@ fn joins(testee: &mut Testee, act: Act) -> Result<Verdict> {
     for (number, store) in stores.iter().enumerate() {
         stage.apply(store)?;
         model.apply(store);
-        // The stores that zero the ring ahead change nothing that a reader sees.
+        // Stores that zero the ring ahead of the tail change nothing that a reader sees.
         if number < first || (store.word < AT && store.commits.is_none() && number + 1 < stores.len()) {
             continue;
         }
@@ -130,8 +130,8 @@ fn joins(testee: &mut Testee, act: Act) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A publisher dies after one of the stores of an act (a series of its calls). Another publisher takes over, and publishes two more
-/// messages. This is tested for each store.
+/// For each store of an act (a series of a publisher's calls): the publisher dies after this store. Another publisher takes over, and
+/// publishes two more messages.
 fn deaths(testee: &mut Testee, act: Act) -> Result<Verdict> {
     for dies_at in deaths_of(act) {
         let mut history = died(act, dies_at, TAG);
@@ -149,7 +149,7 @@ fn deaths(testee: &mut Testee, act: Act) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Returns the points at which the publisher of an act dies, each as the number of stores that it has done. It dies just before each store
+/// Returns the points at which the publisher of an act dies, each as a number of finished stores. The publisher dies just before each store
 /// to the board, and after the last store.
 pub(super) fn deaths_of(act: Act) -> Vec<usize> {
     let (_, _, stores) = acted(act, TAG);
@@ -157,7 +157,7 @@ pub(super) fn deaths_of(act: Act) -> Vec<usize> {
     (first_of_interest(&stores)..=stores.len()).filter(is_boards).collect()
 }
 
-/// Returns the history of two publishers. The first died after this many stores of an act, and the second took over.
+/// Returns the history of two publishers. The first dies after this many stores of an act, and the second takes over.
 pub(super) fn died(act: Act, dies_at: usize, remove_tag: Option<u16>) -> History {
     let (mut history, mut model, stores) = acted(act, remove_tag);
     stores.iter().take(dies_at).for_each(|store| model.apply(store));
@@ -187,8 +187,8 @@ fn joins_in_takeover(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Returns a history in which a publisher sends this many messages without updating the board. Then another publisher takes the board over.
-/// The messages can be more than the ring holds.
+/// Returns a history in which a publisher sends this many messages without the board. Then another publisher takes over the board. The ring
+/// can be too small for all these messages.
 pub(super) fn beside(messages: u64, remove_tag: Option<u16>) -> History {
     let mut history = before(remove_tag);
     for number in 0..messages {

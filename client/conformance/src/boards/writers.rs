@@ -1,5 +1,5 @@
-//! Vectors (test cases) in which the testee publishes on a channel with a board. The testee's board and the expected one are compared key
-//! by key. A publisher is free to choose which slot a key gets, as long as readers find it.
+//! Vectors (test cases) in which the testee publishes on a channel with a board. The testee's board is compared with the expected board,
+//! key by key. A publisher can choose any slot for a key, as long as readers find the key.
 
 use super::Vector;
 use super::clerk::{
@@ -19,7 +19,7 @@ use anyhow::Result;
 use fastrand::Rng;
 use std::path::Path;
 
-/// Histories that are published at random.
+/// The number of random histories.
 const SEEDS: u64 = 10;
 
 pub(super) fn add(all: &mut Vec<Vector>) {
@@ -50,7 +50,7 @@ fn create(testee: &mut Testee, dir: &Path, spec: &Spec) -> Result<Answer> {
     testee.ask(&format!(r#"{{"do":"create",{place},"channel":"t","capacity":{CAPACITY},{board}}}"#))
 }
 
-/// A message as the testee is asked to publish it.
+/// A message that the testee must publish.
 #[derive(Debug, Clone, Copy)]
 struct Ask {
     length: usize,
@@ -89,7 +89,7 @@ fn publishes(testee: &mut Testee, seed: u64) -> Result<Verdict> {
         }
         passes!(message.publish(testee)?);
     }
-    // The seed of the board is the channel's own.
+    // The seed of the board is taken from the channel itself.
     let words = words_of(dir.path(), Parts::of(spec.clone(), 0).words())?;
     let mut history = History::new(spec, words[8]);
     for (number, message) in messages.iter().enumerate() {
@@ -113,14 +113,13 @@ fn at_random(dice: &mut Rng, spec: &Spec, pool: u8) -> Ask {
         4 => spec.value,
         _ => dice.usize(spec.key.end + 1..spec.value),
     };
-    // No granule begins with a payload's last bytes: what lies behind them in that word means nothing.
+    // The last word of a payload can have bytes after the payload, which have no meaning. So no granule begins with such a word here.
     let is_cut = length > 48 && (1..8).contains(&((length - 48) % 64));
     let length = if is_cut { length.next_multiple_of(8) } else { length };
     Ask { length, fill: dice.u8(0..pool), tag: dice.u16(..), is_key: dice.u8(0..9) == 0 }
 }
 
-/// The testee takes over from a publisher that died during an act, which is a series of calls. The publisher died after this many stores of
-/// the act.
+/// The testee takes over from a publisher that died after this many stores of an act. An act is a series of a publisher's calls.
 fn takes_over(testee: &mut Testee, act: super::traces::Act, dies_at: usize) -> Result<Verdict> {
     Ok(goes_on(testee, died(act, dies_at, None))?.map_err(|failure| Failure {
         step: format!("a death behind store {dies_at}, {}", failure.step),
@@ -128,8 +127,8 @@ fn takes_over(testee: &mut Testee, act: super::traces::Act, dies_at: usize) -> R
     }))
 }
 
-/// The testee takes over from a dead publisher, and publishes. In `history`, the suite's own publisher has taken over from the same dead
-/// publisher. The testee's result must equal the result in `history`.
+/// The testee takes over from a dead publisher, and publishes. The result must equal `history`, in which the suite's own publisher has
+/// taken over from the same dead publisher.
 fn goes_on(testee: &mut Testee, mut history: History) -> Result<Verdict> {
     let stage = Stage::of(&history.model.words)?;
     let spec = history.parts.spec.clone();
@@ -145,7 +144,7 @@ fn goes_on(testee: &mut Testee, mut history: History) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The testee asks for a board with other properties than those of the channel. The request must be refused, and must change nothing.
+/// The testee asks for a board with other properties than the channel's board. The request must be refused, and must change nothing.
 fn other_board(testee: &mut Testee) -> Result<Verdict> {
     let history = died(ACTS[0].1, usize::MAX, None);
     let stage = Stage::of(&history.model.words)?;
@@ -163,8 +162,8 @@ fn other_board(testee: &mut Testee) -> Result<Verdict> {
     Ok(if words == history.model.words { Ok(()) } else { fails("the memory", "as it was", "changed") })
 }
 
-/// Compares a channel with a history. After a death (`is_clean` is false), the counts of refused messages are not compared, because they
-/// can be too low by one.
+/// Compares a channel with a history. After a death (`is_clean` is false), does not compare the counts of refused messages, which can be
+/// too low by one.
 fn stands(dir: &Path, history: &History, is_clean: bool) -> Result<Verdict> {
     if is_clean {
         passes!(compare(dir, &history.model, "of a channel with a board", None)?);
@@ -240,7 +239,7 @@ fn has(words: &[u64], parts: &Parts, model: &Model, entry: &Entry) -> Verdict {
     if value.eq(stored.iter().copied()) { Ok(()) } else { fails("value", "the payload", "something else") }
 }
 
-/// The time of a message that is still in the ring.
+/// Returns the publish time of a message that is still in the ring.
 fn published(words: &[u64], model: &Model, sequence: u64) -> Option<u64> {
     let tail = model.tail().0;
     let is_it = |record: &&crate::scribe::Record| record.sequence == sequence && record.next == sequence + 1;

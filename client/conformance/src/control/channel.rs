@@ -10,7 +10,7 @@ use anyhow::Result;
 use std::fs::File;
 use std::sync::Arc;
 
-/// One generation of a channel, with some messages.
+/// One generation of a channel, with the messages that were published in it.
 pub(crate) struct Channel {
     pub(crate) generation: u64,
     pub(crate) is_strict: bool,
@@ -32,7 +32,7 @@ impl Channel {
         Self::after(generation, is_strict, 1, 1, charter)
     }
 
-    /// Makes a second or later generation of the channel, with ten messages of its own.
+    /// Makes a second or later generation of the channel, with ten new messages.
     pub(crate) fn after(
         generation: u64,
         is_strict: bool,
@@ -45,7 +45,7 @@ impl Channel {
         checksum(&mut words);
         (words[56], words[57]) = (first, generation);
         words[48] = first - 1;
-        // The epoch continues unless sequences restart.
+        // The epoch continues, unless the sequences restart.
         words[STATE] = (generation - restarted) << 8;
         let mut model = Model::new(words.clone());
         let mut scribe = Scribe::take(words, (0, first), 1000);
@@ -59,8 +59,7 @@ impl Channel {
         Ok(Self { generation, is_strict, first, restarted, stage, model, scribe, charter, page, lock })
     }
 
-    /// Makes the next generation, which begins with the sequence `first`. Messages of the present generation stay valid only if their
-    /// sequence is below `first`.
+    /// Makes the next generation, which begins with the sequence `first`. Messages of the present generation stay valid only below `first`.
     pub(crate) fn succeeded(&self, first: u64) -> Result<Self> {
         let next =
             Self::after(self.generation + 1, self.is_strict, first, self.restarted, self.charter.clone())?;
@@ -106,7 +105,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns the events that a reader gets for the messages whose sequences are at least `from` and less than `below`.
+    /// Returns the events for the messages from the sequence `from` to the one before `below`.
     pub(crate) fn events(&self, from: u64, below: u64) -> Vec<String> {
         let told =
             self.model.records.iter().filter(|record| record.sequence >= from && record.sequence < below);

@@ -1,5 +1,5 @@
-//! Level 6: channels of a daemon. The daemon is a script. It refuses requests, sends wrong packets, moves the channel, dies, and returns,
-//! as each vector (test case) says.
+//! Level 6: channels of a daemon. The daemon follows the script of each vector (test case): it refuses requests, sends wrong packets, moves
+//! the channel, dies, or returns.
 
 pub(crate) mod channel;
 
@@ -16,7 +16,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A vector.
+/// A vector (a test case).
 pub struct Vector {
     /// The name.
     pub name: String,
@@ -24,7 +24,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.
@@ -35,7 +35,7 @@ impl Vector {
     }
 }
 
-/// All vectors.
+/// Returns all vectors (test cases).
 pub fn vectors() -> Vec<Vector> {
     let mut all = Vec::new();
     refusals(&mut all);
@@ -122,7 +122,7 @@ fn refusals(all: &mut Vec<Vector>) {
     }
 }
 
-/// Answers that are not valid.
+/// Adds vectors (test cases) with answers that are not valid.
 fn nonsense(all: &mut Vec<Vector>) {
     let texts: [(&str, Vec<u8>); 8] = [
         ("version-1", json!({"reply": "welcome", "version": 1, "instance": 7}).to_string().into()),
@@ -157,7 +157,8 @@ fn nonsense(all: &mut Vec<Vector>) {
     });
 }
 
-/// Descriptors, charters and segments that cannot be used.
+/// Adds vectors (test cases) with descriptors, charters and segments that cannot be used. A charter has the daemon's decisions about a
+/// channel's generations.
 fn damage(all: &mut Vec<Vector>) {
     for files in [0, 1, 2, 3, 5, 6] {
         add(all, format!("subscribed-with-{files}-files"), move |testee| {
@@ -203,7 +204,7 @@ fn damage(all: &mut Vec<Vector>) {
     }
 }
 
-/// Makes the testee open a channel. This is a macro: if the testee fails, the function that uses the macro returns that failure.
+/// Makes the testee open a channel. If the testee fails, the calling function returns this failure, so this is a macro.
 macro_rules! opened {
     ($channel:expr, $testee:expr, $watch:expr) => {
         match $channel.opened($testee, $watch)? {
@@ -213,12 +214,12 @@ macro_rules! opened {
     };
 }
 
-/// Polls, one event at a time and in batches, until these events have arrived. Fails if any other event arrives.
+/// Polls, one event at a time and in batches, until these events have arrived. Fails if another event arrives.
 pub(crate) fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> Result<Verdict> {
     expect_by(testee, &["poll", "batch"], step, expected)
 }
 
-/// Does the same as [`expect`], but sends the requests in `hows` in turn.
+/// Receives events like [`expect`], but sends the requests in `hows` in turn.
 fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<String>) -> Result<Verdict> {
     let until = Instant::now() + PATIENCE;
     let mut events = Vec::new();
@@ -226,7 +227,7 @@ fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<Strin
         let how = hows[turn % hows.len()];
         match testee.ask(&format!(r#"{{"do":"{how}"}}"#))? {
             Answer::Events { events: more } if more.is_empty() => {
-                // Once all events have arrived, the next look shows whether there are more.
+                // After all events have arrived, one more request shows whether there are more events.
                 if events.len() >= expected.len() && turn > 0 || Instant::now() > until {
                     break;
                 }
@@ -244,7 +245,7 @@ fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<Strin
     Ok(same(step.into(), &Answer::Events { events: expected }, &Answer::Events { events }))
 }
 
-/// Checks a client's request against CONTROL.md.
+/// Checks that a client's request is as CONTROL.md says.
 fn asked(heard: &[Heard]) -> Verdict {
     let hello = json!({"request": "hello", "version": 2});
     let (Some(last), Some(before)) = (heard.last(), heard.iter().rev().nth(1)) else {
@@ -252,7 +253,7 @@ fn asked(heard: &[Heard]) -> Verdict {
     };
     let mut wanted = json!({"request": "subscribe", "channel": "t", "resume": false, "park": false, "hidden": true, "watch": false});
     for optional in ["hidden", "watch"] {
-        // These fields have a default, and the testee may choose `hidden`.
+        // These fields have a default. `hidden` can have any value.
         wanted[optional] = last.request.get(optional).cloned().unwrap_or(false.into());
     }
     let mut said = last.request.clone();
@@ -289,12 +290,12 @@ fn moves(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "the second generation", next.events(11, 99))
 }
 
-/// The daemon cuts the generation: from the cut on, only messages of the next generation are valid. On a strict channel, this makes the
-/// last messages void. On any other channel, the sequences between the last message and the cut are missing.
+/// The daemon cuts off the generation: only messages below the cut stay valid. On a strict channel, the last messages are then void. On any
+/// other channel, the sequences up to the cut are missing.
 fn skips(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     let channel = Channel::new(1, is_strict)?;
     let script = opened!(channel, testee, false);
-    // On a strict channel, messages above the cut are void; on another channel, the gap is a loss.
+    // On a strict channel, messages from the cut on are void. On another channel, the sequences up to the cut are lost.
     let (cut, mut told) = if is_strict { (8, channel.events(1, 8)) } else { (14, channel.events(1, 99)) };
     let next = channel.succeeded(cut)?;
     script.push(&next.moved()?)?;
@@ -318,8 +319,8 @@ fn restarts(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "both generations", told)
 }
 
-/// The channel moves to a second generation, whose messages are all void, and then to a third, in which sequences restart. The reader gets
-/// only `restarted` and the messages of the third generation, in one batch.
+/// The channel moves to a second generation, whose messages are all void. Then it moves to a third one, whose sequences restart. In one
+/// batch, the reader gets only `restarted` and the messages of the third generation.
 fn restarts_behind(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
@@ -346,7 +347,7 @@ fn closing(testee: &mut Testee) -> Result<Verdict> {
     expect(testee, "open again, which only a new daemon says", channel.events(4, 99))
 }
 
-/// An end lies right at the cut of a strict channel.
+/// The stream ends exactly at the cut of a strict channel.
 fn ended(testee: &mut Testee, is_ended: bool) -> Result<Verdict> {
     let mut channel = Channel::new(1, true)?;
     channel.scribe.close(5000);
@@ -430,7 +431,7 @@ fn comes_back_elsewhere(testee: &mut Testee, is_other_charter: bool) -> Result<V
     expect(testee, "after", told)
 }
 
-/// The daemon reports the death of a publisher. The testee must report this death only if the dead publisher is the channel's present
+/// The daemon reports the death of a publisher. The testee must report the death only if the dead publisher is the channel's present
 /// publisher.
 fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
@@ -443,8 +444,8 @@ fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     expect(testee, "to the end of its messages", told)
 }
 
-/// A daemon reports a publisher's death, and then another daemon replaces this daemon. In the charter of the new daemon, the same
-/// generation and epoch belong to a living publisher. The testee must not report that publisher as dead.
+/// A daemon reports a publisher's death, and is then replaced by another daemon. There, the same generation and epoch belong to a living
+/// publisher. The testee must not report this publisher as dead.
 fn gone_before(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);

@@ -1,4 +1,4 @@
-//! Gates of a daemon's channel (CONTROL.md 9). The daemon is scripted.
+//! Vectors (test cases) for gates of a daemon's channel (CONTROL.md 9). The daemon is scripted.
 
 use super::page::Page;
 use super::readers::says;
@@ -29,7 +29,7 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     }
 }
 
-/// The daemon's answer, with the page, opened this many times.
+/// Returns the daemon's answer, with `files` open files of the gate's page.
 fn granted(page: &Page, files: usize) -> Result<Packet> {
     let text = json!({"reply": "gate", "gate": "risk", "lag_bytes": 32768, "wait_ns": 1000, "refuse": false});
     let files = (0..files).map(|_| page.again().map(Arc::new)).collect::<Result<_>>()?;
@@ -50,8 +50,8 @@ fn started(channel: &Channel, gate: Packet) -> Result<Script> {
     Script::start(scene)
 }
 
-/// Tests a gate of a channel that a daemon owns. The testee asks the daemon for the gate by name, and takes it. Then the
-/// channel moves to the next generation, and the testee must still hold the gate.
+/// Tests a gate of a daemon's channel. The testee asks the daemon for the gate by name, and takes it. Then the channel moves to the next
+/// generation, and the testee must still have the gate.
 fn hosted(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let page = channel.stage.gate("risk")?;

@@ -11,17 +11,17 @@ use crate::stage::Verdict;
 use crate::testee::Testee;
 use anyhow::Result;
 
-/// A vector.
+/// A vector (a test case).
 pub struct Vector {
     /// The name.
     pub name: String,
-    /// The level that the testee must have besides.
+    /// A level that the testee must have in addition to level 9.
     pub needs: Option<u8>,
     play: Box<Play>,
 }
 
 impl Vector {
-    /// Plays the vector.
+    /// Plays the vector (a test case).
     ///
     /// # Errors
     /// If the testee fails.
@@ -37,7 +37,7 @@ impl Vector {
     }
 }
 
-/// All vectors.
+/// Returns all vectors (test cases).
 pub fn vectors() -> Vec<Vector> {
     let mut all = Vec::new();
     readers::add(&mut all);
@@ -55,7 +55,7 @@ fn add(
     all.push(Vector { name: name.into(), needs, play: Box::new(play) });
 }
 
-/// The words of a segment that identify it.
+/// Returns the two words that identify a segment.
 fn uuid(words: &[u64]) -> [u64; 2] {
     [words[8], words[9]]
 }

@@ -13,20 +13,20 @@ pub const BYTES: usize = 4096;
 /// The word with the position.
 pub const POSITION: u64 = 16;
 
-/// What a reader says.
+/// The values that a reader stores on the page of its gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// The position before which it has copied everything.
+    /// The position up to which the reader has copied everything.
     pub position: u64,
-    /// Whether the check is right for the segment.
+    /// Whether the check word matches this position and segment.
     pub is_right: bool,
-    /// The sequence that it expects next.
+    /// The sequence that the reader expects next.
     pub next: u64,
-    /// The process.
+    /// The reader's process id.
     pub pid: u64,
 }
 
-/// A page, by an open file of the suite.
+/// The page of a gate, in a file that the suite has open.
 #[derive(Debug)]
 pub struct Page {
     /// The path of the file.
@@ -35,7 +35,7 @@ pub struct Page {
     pub file: File,
 }
 
-/// The word that confirms a position.
+/// Returns the word that confirms a position.
 pub fn check(position: u64, uuid: [u64; 2]) -> u64 {
     (position ^ uuid[1]).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ uuid[0]
 }
@@ -63,7 +63,7 @@ impl Page {
     /// Opens a page.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the page does not exist.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         Ok(Self { path: path.to_owned(), file })
@@ -80,14 +80,14 @@ impl Page {
     /// Reads a word.
     ///
     /// # Errors
-    /// If the file is shorter.
+    /// If the file is too short.
     pub fn word(&self, at: u64) -> Result<u64> {
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, 8 * at)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Reads what the gate's reader has stored on the page.
+    /// Reads the values that the gate's reader has stored on the page.
     ///
     /// # Errors
     /// If the file is too short.
@@ -113,7 +113,7 @@ impl Page {
         self.write([position, check(position, uuid), next, u64::from(std::process::id())])
     }
 
-    /// Marks on the page that the reader has no place in the ring. The page keeps `position`.
+    /// Stores on the page that the reader has no place in the ring. Keeps `position`.
     ///
     /// # Errors
     /// If the system refuses.

@@ -14,9 +14,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Histories in which the reader falls behind and catches up.
+/// The number of histories in which the reader falls behind and catches up.
 const SEEDS: u64 = 8;
-/// How far the reader may be behind.
+/// The number of bytes by which the reader is allowed to be behind.
 const LAG: u64 = CAPACITY / 2;
 
 pub(super) fn add(all: &mut Vec<Vector>) {
@@ -43,7 +43,7 @@ struct Channel {
     uuid: [u64; 2],
     tail: u64,
     next: u64,
-    /// The place of each record.
+    /// The position of each record.
     places: Vec<u64>,
 }
 
@@ -54,8 +54,7 @@ fn create(testee: &mut Testee, dir: &Path, refuse: u8) -> Result<Answer> {
     ))
 }
 
-/// Makes the testee open a channel with a gate. This is a macro: if the testee fails, the function that uses the macro returns that
-/// failure.
+/// Makes the testee open a channel with a gate. If the testee fails, the calling function returns this failure, so this is a macro.
 macro_rules! created {
     ($testee:expr, $refuse:expr) => {{
         let dir = scratch()?;
@@ -75,7 +74,7 @@ impl Channel {
         Ok(words_of(self.dir.path(), WORDS)?[16])
     }
 
-    /// The frontier that a record needs, with the pad before it.
+    /// Returns the frontier that a record needs, including a pad before the record.
     fn needs(&self, length: u64, frontier: u64) -> (u64, u64) {
         let (size, rest) = ((16 + length).next_multiple_of(64), CAPACITY - self.tail % CAPACITY);
         let after = self.tail + size + if size > rest { rest } else { 0 };
@@ -87,8 +86,8 @@ impl Channel {
         testee.ask(&format!(r#"{{"do":"publish","length":{length},"fill":1,"tag":0,"key":0}}"#))
     }
 
-    /// Makes the testee publish a message. If the message needs space in the ring that the gate's reader has not freed yet, the call must
-    /// be refused and change nothing. Otherwise the call must succeed.
+    /// Makes the testee publish a message. The call must fail, and change nothing, if the gate's reader has not freed enough space in the
+    /// ring. Otherwise the call must succeed.
     fn publish(&mut self, testee: &mut Testee, length: u64, position: u64) -> Result<Verdict> {
         let before = words_of(self.dir.path(), WORDS)?;
         let frontier = before[16];
@@ -116,7 +115,7 @@ impl Channel {
         self.places.push(after);
     }
 
-    /// Publishes, which must succeed.
+    /// Makes the testee publish a message. The call must succeed.
     fn publish_freely(&mut self, testee: &mut Testee, length: u64) -> Result<Verdict> {
         let (_, after) = self.needs(length, self.frontier()?);
         let step = format!("message {} of {length} bytes", self.next);
@@ -125,7 +124,7 @@ impl Channel {
         Ok(Ok(()))
     }
 
-    /// A figure of the gate.
+    /// Returns a figure on the gate's page.
     fn figure(&self, word: u64) -> Result<u64> {
         Page::open(&self.dir.path().join("t/gates/.figures"))?.word(16 + word)
     }
@@ -139,7 +138,7 @@ fn length(dice: &mut Rng) -> u64 {
     }
 }
 
-/// The reader is near, then falls behind until messages are refused, and then catches up.
+/// The reader is close to the publisher, then falls behind until messages are refused, and then catches up.
 fn waits(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     let mut dice = Rng::with_seed(seed ^ 0x6a7e);
@@ -229,11 +228,11 @@ fn keeps_page(testee: &mut Testee) -> Result<Verdict> {
     Ok(if gates.join("ledger").exists() { fails("the other page", "removed", "there") } else { Ok(()) })
 }
 
-/// Without a reader, the publisher goes round and round.
+/// Without a reader, the publisher laps the ring again and again.
 fn nobody(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     let mut dice = Rng::with_seed(1);
-    // These are the words of a reader that is gone.
+    // The page still has the words of a reader that is gone.
     channel.page.pass(0, channel.uuid, 1)?;
     for _ in 0..300 {
         passes!(channel.publish_freely(testee, length(&mut dice))?);
@@ -241,25 +240,25 @@ fn nobody(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A reader joins far behind. The publisher ignores this reader until the reader's lag is at most half of the lag that the gate allows.
+/// A reader joins far behind. The publisher ignores this reader until its lag is at most half of the lag that the gate allows.
 fn joining(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     while channel.tail < CAPACITY + LAG {
         passes!(channel.publish_freely(testee, 500)?);
     }
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
-    // More than half of the lag, and far within the ring.
+    // This position is more than half of the allowed lag behind, but still in the ring.
     let position = |channel: &Channel| channel.tail - LAG * 3 / 4;
     for _ in 0..100 {
         channel.page.pass(position(&channel), channel.uuid, 1)?;
         passes!(channel.publish_freely(testee, 500)?);
     }
-    // A position in another segment is none.
+    // A position for another segment does not count.
     channel.page.pass(channel.tail, [1, 2], 1)?;
     for _ in 0..200 {
         passes!(channel.publish_freely(testee, 500)?);
     }
-    // Now the reader is near, and the publisher notices within a quarter of the lag.
+    // The reader is now close. The publisher notices this within a quarter of the allowed lag.
     let caught_up = channel.tail;
     channel.page.pass(caught_up, channel.uuid, 1)?;
     while channel.tail < caught_up + LAG / 2 {
@@ -271,8 +270,8 @@ fn joining(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A reader of a gate can lack a place in the ring, for example while it reads the journal. The publisher ignores such a reader until the
-/// reader has caught up. But the publisher waits for a reader whose position is half stored.
+/// A reader of a gate can be without a place in the ring, for example while it reads the journal. The publisher ignores such a reader until
+/// it has caught up. But the publisher waits for a reader that has stored only half of its position.
 fn without_a_place(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
@@ -302,8 +301,8 @@ fn without_a_place(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A gate with the option `drop` never refuses a message. The gate is out of force after its reader fell too far behind, until the reader
-/// has caught up.
+/// A gate with the option `drop` never refuses a message. If its reader falls too far behind, the gate has no effect until the reader has
+/// caught up.
 fn drops(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 0);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
@@ -337,7 +336,7 @@ fn fill(testee: &mut Testee, channel: &mut Channel, position: u64) -> Result<Ver
     Ok(if channel.figure(17)? > 0 { Ok(()) } else { fails("messages refused", "some", "none") })
 }
 
-/// A control record is not refused.
+/// A control record is never refused.
 fn ends(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
@@ -348,8 +347,8 @@ fn ends(testee: &mut Testee) -> Result<Verdict> {
     Ok(if state == 0x103 { Ok(()) } else { fails("state", "closed", format!("{state:#x}")) })
 }
 
-/// The testee takes over from a publisher that might have waited for the reader. So the testee must wait for the reader too, however far
-/// behind the reader is.
+/// The testee takes over from a publisher that might have waited for the reader. So the testee must also wait for the reader, however far
+/// behind it is.
 fn takes_over(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
@@ -369,8 +368,8 @@ fn takes_over(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// The reader writes random words to the gate's page. The publisher must accept or refuse each message, and must not hang. When the reader
-/// is gone, the publisher must work normally again.
+/// The reader writes random words to the gate's page. The publisher must accept or refuse each message, and must not hang. After the reader
+/// is gone, the publisher must work normally.
 fn hostile(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let channel = created!(testee, (seed % 2) as u8);
     let mut dice = Rng::with_seed(seed ^ 0x4057);

@@ -1,4 +1,4 @@
-//! Vectors (test cases) in which the testee is the reader of a gate. It must hold the lock, and its position must never be ahead of the
+//! Vectors (test cases) in which the testee is the reader of a gate. The testee must hold the lock. Its position must never be ahead of the
 //! messages that it has returned.
 
 use super::page::Page;
@@ -12,9 +12,9 @@ use crate::testee::{Answer, Testee};
 use anyhow::{Context, Result};
 use fastrand::Rng;
 
-/// Histories that are read from the oldest message on.
+/// The number of histories that are read from the oldest message on.
 const SEEDS: u64 = 12;
-/// Streams that are read in small steps.
+/// The number of streams that are read in small steps.
 const STEPS: u64 = 6;
 
 pub(super) fn add(all: &mut Vec<Vector>) {
@@ -55,7 +55,7 @@ pub(super) fn says(
     Ok(if claim == expected { Ok(()) } else { fails(step, format!("{expected:?}"), format!("{claim:?}")) })
 }
 
-/// Whether the testee's position lies between two places.
+/// Checks that the testee's position is between `least` and `most`.
 fn lies(page: &Page, uuid: [u64; 2], least: u64, most: u64, step: &str) -> Result<Verdict> {
     let claim = page.claim(uuid)?;
     let lies = claim.is_right && (least..=most).contains(&claim.position);
@@ -79,7 +79,7 @@ fn reads(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     says(testee, &page, uuid, model.tail(), "at the end")
 }
 
-/// The testee reads messages of all sizes, a few at a time, while more are published.
+/// The testee reads messages of all sizes, a few at a time. More messages are published meanwhile.
 fn in_steps(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let mut dice = Rng::with_seed(seed);
     let mut model = Model::new(empty());
@@ -123,7 +123,7 @@ fn in_steps(testee: &mut Testee, seed: u64) -> Result<Verdict> {
             Some(record) => (record.position, record.after),
             None => (0, 0),
         };
-        // A pad behind the message may be passed with it.
+        // The testee's position can be before or after a pad that follows the message.
         let most = records.next().map_or(after.max(model.tail().0), |record| record.position);
         passes!(lies(&page, uuid, least, most, &step)?);
     }
@@ -131,7 +131,7 @@ fn in_steps(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     says(testee, &page, uuid, model.tail(), "at the end")
 }
 
-/// Receives all that is there.
+/// Makes the testee receive all available events.
 fn poll_rest(testee: &mut Testee) -> Result<Verdict> {
     let answer = testee.ask(r#"{"do":"poll"}"#)?;
     Ok(if matches!(answer, Answer::Events { .. }) {
@@ -146,7 +146,7 @@ fn is_left(testee: &mut Testee, is_killed: bool) -> Result<Verdict> {
     let stage = Stage::of(&model.words)?;
     let (page, uuid) = (stage.gate("risk")?, uuid(&model.words));
     for turn in 0..2 {
-        // A second reader gets what the first one left.
+        // A second reader receives the messages that the first reader left.
         passes!(same("open".into(), &Answer::done(), &open(testee, &stage, "risk")?));
         passes!(poll_rest(testee)?);
         passes!(says(testee, &page, uuid, model.tail(), &format!("before end {turn}"))?);
@@ -197,7 +197,7 @@ fn in_use(testee: &mut Testee) -> Result<Verdict> {
     says(testee, &page, uuid(&model.words), (0, 1), "at the start")
 }
 
-/// A file that is no page.
+/// The gate's file is not a page.
 fn no_page(testee: &mut Testee) -> Result<Verdict> {
     let stage = Stage::of(&empty())?;
     let page = stage.gate("risk")?;
@@ -237,14 +237,14 @@ fn successor(testee: &mut Testee) -> Result<Verdict> {
             model.apply(&store);
         }
         stage.rewrite(&model.words)?;
-        // What the testee has not asked for, it has not received.
+        // The testee has not received messages that it did not request.
         passes!(says(testee, &page, uuid, reached, &format!("after successor {turn}"))?);
     }
     passes!(poll_rest(testee)?);
     says(testee, &page, uuid, model.tail(), "at the end")
 }
 
-/// A publisher that knows nothing of the gate laps its reader.
+/// A publisher that does not know the gate laps the gate's reader.
 fn lapped(testee: &mut Testee) -> Result<Verdict> {
     let (mut model, mut scribe) = crate::traces::written(3000);
     let stage = Stage::of(&model.words)?;
@@ -263,7 +263,7 @@ fn lapped(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A reader that goes back says so.
+/// A reader that seeks back stores its new position.
 fn seeks(testee: &mut Testee) -> Result<Verdict> {
     let (model, _) = crate::traces::written(30_000);
     let stage = Stage::of(&model.words)?;

@@ -1,6 +1,6 @@
 """One publisher, a hundred local readers, one cache line a message.
 
-A channel is a named stream of messages with one publisher. It lies in shared memory: in files of a directory, or with a daemon.
+A channel is a named stream of messages with one publisher. It is in shared memory: in files of a directory, or in a daemon's memory.
 
     with shmcast.Publisher("ticks") as ticks:
         ticks.publish(b"bid 100.25")
@@ -13,8 +13,8 @@ A channel is a named stream of messages with one publisher. It lies in shared me
                 case shmcast.Lapped(missed=m):
                     print("missed", m)
 
-A loss of messages is an event with exact numbers, never an exception. A failure is an exception, a subclass of `Error`, with a code that
-stays. One thread at a time uses a subscriber or publisher, and a forked child opens its own.
+A loss of messages is an event with exact numbers, never an exception. A failure is an exception of a subclass of `Error`, and has a code
+that never changes. Only one thread at a time can use a subscriber or publisher, and a forked child must open its own.
 """
 
 from ._errors import (

@@ -1,6 +1,6 @@
-"""Receiving in asyncio's event loop, on the bell's descriptor. No thread waits for anything.
+"""Receives in asyncio's event loop, which waits for the descriptor of the subscriber's bell. No thread waits.
 
-The module is imported by the first call that needs it: asyncio alone would make `import shmcast` several times slower.
+The first call that needs this module imports it, because asyncio makes `import shmcast` several times slower.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from ._shmcast import End
 if TYPE_CHECKING:
     from . import Event, Subscriber
 
-# A stream that always has more gives way to other tasks after so many events.
+# After this many events, a stream that always has more lets other tasks run.
 _TURN = 64
 
 
@@ -39,7 +39,7 @@ async def _rest(subscriber: "Subscriber", limit: float) -> None:
 
 
 async def _receive(subscriber: "Subscriber", is_behind_end: bool) -> "Event | None":
-    """The next event; `None` if the channel is over behind an end."""
+    """Returns the next event; `None` if the last event was an end and the channel is over."""
     while True:
         event = subscriber.try_recv()
         if event is not None:

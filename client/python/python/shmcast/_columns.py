@@ -1,7 +1,7 @@
-"""Columns of a batch as arrays. numpy is imported by the first call, so that programs without it need none.
+"""Columns of a batch as arrays. The first call imports numpy, so programs that use no columns do not need numpy.
 
-A record is a commit word, a meta word and the payload, in a multiple of 64 bytes. Where all payloads of a batch have one size, a column
-is a view with a stride; otherwise it is gathered from where each record begins.
+A record has a commit word, a meta word and the payload, and is padded to a multiple of 64 bytes. If all payloads of a batch have the same
+size, a column is a view with a stride. Otherwise it is a copy.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ _TIME = (1 << 48) - 1
 
 
 def _field(batch: "Batch", dtype: str, at: int) -> "npt.NDArray[Any]":
-    """The bytes `at` behind the start of each record."""
+    """Returns the field of each record at the offset `at`."""
     count, stride = len(batch), batch.stride
     if count == 0:
         return np.empty(0, dtype)

@@ -1,4 +1,4 @@
-"""The exceptions. Each has a `code` that never changes its meaning; the C library has the same codes."""
+"""The exceptions. Each has a `code` whose meaning never changes. The C library has the same codes."""
 
 
 class Error(Exception):
@@ -23,7 +23,7 @@ class MisuseError(Error):
 
 
 class ForkedError(MisuseError):
-    """The publisher or subscriber belongs to the process that was forked: open one of its own in the child."""
+    """The publisher or subscriber belongs to the parent process. A forked child must open its own."""
 
 
 class ChannelError(Error):
@@ -31,7 +31,7 @@ class ChannelError(Error):
 
 
 class NotFoundError(ChannelError):
-    """There is no such channel."""
+    """The channel does not exist."""
 
 
 class InUseError(ChannelError):
@@ -43,7 +43,7 @@ class MismatchError(ChannelError):
 
 
 class DeniedError(ChannelError):
-    """The daemon's configuration does not allow it."""
+    """The daemon's configuration does not allow this user to use the channel."""
 
 
 class NoDaemonError(ChannelError):
@@ -59,12 +59,12 @@ class TooLargeError(PublishError):
 
 
 class FullError(PublishError):
-    """The reader of a gate is too far behind: publish the message again later."""
+    """The reader of a gate is too far behind. Publish the message again later."""
 
     gate: str = ""
     """The gate that refused the message."""
     behind: int = 0
-    """How far its reader is behind, in bytes of the ring."""
+    """How far the gate's reader is behind, in bytes of the ring."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return *super().__reduce__(), {"gate": self.gate, "behind": self.behind}
@@ -75,15 +75,15 @@ class CutOffError(PublishError):
 
 
 class ReceiveError(Error):
-    """Nothing more can be received, or the sequence cannot be gone to."""
+    """Nothing more can be received, or a seek to this sequence is not possible."""
 
 
 class CorruptError(ReceiveError):
-    """Another program wrote to the memory."""
+    """Another program wrote to the channel's memory."""
 
 
 class SupersededError(ReceiveError):
-    """The channel has moved to new memory: subscribe again."""
+    """The channel has moved to new memory. Subscribe again."""
 
 
 class TooOldError(ReceiveError):
@@ -119,5 +119,5 @@ _CLASSES: dict[str, type[Error]] = {
 
 
 def make(code: str, message: str, os_errno: int | None) -> Error:
-    """The exception of a code."""
+    """Makes the exception for a code."""
     return _CLASSES.get(code, ChannelError)(message, code, os_errno)

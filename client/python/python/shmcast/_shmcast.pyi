@@ -1,4 +1,4 @@
-# The signatures; what each does stands in its docstring.
+# The signatures. Each docstring says what the call does.
 
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator

@@ -1,5 +1,4 @@
-//! A reader in another language. It is a testee of the conformance suite. The actor asks the testee to receive, and logs the testee's
-//! answers.
+//! A reader in another language. It is a testee of the conformance suite. The actor asks the testee to receive, and logs the answers.
 
 use super::Place;
 use super::recorder::Recorder;
@@ -9,7 +8,7 @@ use shmcast::{Event, Lapped, Message};
 use shmcast_conformance::testee::{Answer, Testee};
 use std::ffi::OsString;
 
-/// Greatest number of events of a call.
+/// Greatest number of events that one call receives.
 const MOST: usize = 64;
 
 /// The testee, and the next sequence.
@@ -56,7 +55,7 @@ impl Foreign {
         Ok((events.len(), None))
     }
 
-    /// Seeks by this many sequences. The log has the result.
+    /// Seeks by this many sequences. Logs the result.
     pub(super) fn seek(&mut self, by: i64, recorder: &mut Recorder) -> Result<()> {
         let to = self.next.saturating_add_signed(by).max(1);
         recorder.fact(Fact::Seeking { to });
@@ -71,7 +70,7 @@ impl Foreign {
         Ok(())
     }
 
-    /// Notes an event that the testee reported. Returns false if the text is not an event but the reason of a failure.
+    /// Notes an event that the testee reported. Returns false if the text is the reason of a failure.
     fn note(&mut self, told: &str, recorder: &mut Recorder) -> Result<bool> {
         let mut words = told.split(' ');
         let name = words.next().unwrap_or_default();

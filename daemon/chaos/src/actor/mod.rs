@@ -1,5 +1,6 @@
-//! The actor: a separate process that uses the library, and that the runner can kill, stop or starve at any moment. It publishes or
-//! receives as the orders on its stdin say, and writes answers to its stdout. Its log says what it did and which events it received.
+//! The actor: a separate process that uses the library, and that the runner can kill, stop or starve at any moment. The actor gets orders
+//! from its stdin: to publish, to receive, and so on. It writes answers to its stdout. Its log has its actions and the events that it
+//! received.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -61,7 +62,7 @@ pub struct Subscribing {
     pub host: u8,
     pub start: Start,
     pub wait: Waiting,
-    /// Whether a lap leads to the latest message.
+    /// Whether the reader continues at the latest message after a lap.
     pub skip: bool,
     pub page: bool,
     /// Whether the reader prepares all memory.
@@ -103,15 +104,15 @@ pub enum Order {
     Block { events: u32 },
     /// Seek.
     Seek { by: i64 },
-    /// Receive until the message with this sequence has arrived, or until the time is over.
+    /// Receive until the message with this sequence has arrived, but not longer than `ms`.
     Finish { last: Identity, sequence: u64, ms: u64 },
     /// Answer whether a daemon knows this actor.
     Registered {},
-    /// Close publisher and reader in order.
+    /// Close the publisher and the reader cleanly.
     Close {},
-    /// Fork a child, which drops its copies of publisher and reader and then ends.
+    /// Fork a child. The child drops its copies of publisher and reader, and then ends.
     Fork {},
-    /// Try to open a channel with a description that is too long. This must fail.
+    /// Try to open a channel with a description that is too long. The opening must fail.
     Misopen { dir: PathBuf, channel: String },
     /// Read the journal in this directory from its first message to its last.
     ReadJournal { dir: PathBuf },
@@ -171,7 +172,7 @@ impl Orders {
         self.unread.contains(&b'\n')
     }
 
-    /// Whether a read would return at once.
+    /// Whether a read would return without a wait.
     fn is_there_more(&self) -> bool {
         let input = stdin();
         let mut input = [PollFd::new(&input, PollFlags::IN)];
@@ -290,7 +291,7 @@ impl Actor {
         }
     }
 
-    /// Closes its publisher and reader in order.
+    /// Closes the actor's publisher and reader cleanly.
     fn close(&mut self) -> Result<()> {
         self.log.write(Fact::Closing)?;
         (self.publisher, self.reader) = (None, None);
@@ -347,12 +348,12 @@ fn client(place: &Place) -> Result<Option<Client>, ChannelError> {
     }
 }
 
-/// Returns the kind of an error, for the oracle, and its text.
+/// Returns the kind of an error, for the oracle, and the error's text.
 fn kind(e: &impl std::fmt::Debug) -> String {
     let text = format!("{e:?}");
     let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
     let outer = name(&text);
-    // For a refusal, and for a place that was wrong, the inner word has the information.
+    // For a refusal or a wrong place, the inner word has the information.
     let inner =
         ["code: ", "source: ", "Locate("].iter().find_map(|word| Some(name(text.split_once(word)?.1)));
     match (outer.as_str(), inner) {

@@ -8,7 +8,7 @@ use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, Journal, JournalControl, JournalError};
 use std::path::Path;
 
-/// Reads the journal in `dir`. Skips a journal without a file. If the journal cannot be read, logs the reason.
+/// Reads the journal in `dir`. Skips a journal that has no file. If the journal cannot be read, logs the reason.
 pub(super) fn read(log: &mut Log, dir: &Path) -> Result<()> {
     let journal = match Journal::open(dir) {
         Err(JournalError::Empty { .. }) => return Ok(()),
@@ -28,7 +28,7 @@ pub(super) fn read(log: &mut Log, dir: &Path) -> Result<()> {
     recorder.flush(log, true)
 }
 
-/// Returns the sequence that is due after everything.
+/// Logs the whole journal. Returns the next sequence after it.
 fn read_all(journal: Journal, first: u64, recorder: &mut Recorder) -> Result<u64, JournalError> {
     let mut reader = journal.read_from(first)?;
     while let Some(entry) = reader.next()? {

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Greatest number of messages of one batch.
+/// Greatest number of messages in one batch.
 const BATCH: u32 = 64;
 
 /// The age of messages that are published with an old time.
@@ -100,7 +100,7 @@ impl Publishing {
         Ok(json!({ "last": last, "next": next, "count": done }))
     }
 
-    /// Sends the next message, or the next `some` messages in one call. Returns the sequence of the first one.
+    /// Sends the next message, or the next `some` messages in one call. Returns the sequence of the first message.
     fn send(&mut self, some: u32, sizes: Sizes, sending: Sending) -> Result<u64, PublishError> {
         let (who, largest) = (self.next, self.publisher.max_message());
         let length = who.length(sizes, largest);
@@ -120,7 +120,7 @@ impl Publishing {
                 self.publisher.publish_at(&self.buffer, mark, clock.now().wrapping_sub(age))
             }
             Sending::Claim => {
-                // Some claims are dropped, and most are larger than the part that is committed.
+                // Some claims are dropped. Most claims are larger than the part that is committed.
                 if who.counter.is_multiple_of(5) {
                     self.publisher.claim(largest)?.abort();
                 }
@@ -157,7 +157,7 @@ impl Publishing {
 
     pub(super) fn gap(&mut self, log: &mut Log, by: u64) -> Result<()> {
         let next = self.publisher.next_sequence();
-        // `next` is the first missing sequence, so a gap of no messages ends before it.
+        // `next` is the first missing sequence. So a gap without sequences ends before `next`.
         let to = next.saturating_add(by).saturating_sub(1);
         log.write(Fact::Gapping { to, next })?;
         let error = self.publisher.gap(to).err().map(|e| kind(&e));

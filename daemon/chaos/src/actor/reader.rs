@@ -1,4 +1,4 @@
-//! The receiving actor. It uses every way to receive, and measures the duration of each call.
+//! The receiving actor. This actor uses every way to receive, and measures the duration of each call.
 
 use super::foreign::{self, Foreign};
 use super::recorder::Recorder;
@@ -15,15 +15,15 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Longest time that one call waits.
+/// The time limit of one call.
 const CALL: Duration = Duration::from_millis(20);
-/// If a call returns later than its time limit plus this duration, the call is logged. The oracle decides whether the delay is a violation.
+/// A call is logged as late if it returns this long after its time limit. The oracle decides whether the delay is a violation.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.
 pub(super) struct Reading {
-    /// The subscriber of this process. If a testee in another language is the reader, this subscriber only determines where the testee
-    /// begins.
+    /// The subscriber of this process. If the reader is a testee in another language, this subscriber only determines the testee's first
+    /// message.
     subscriber: Subscriber,
     foreign: Option<Foreign>,
     recorder: Recorder,
@@ -122,13 +122,13 @@ impl Reading {
             |recorder: &Recorder| recorder.newest() == Some(last) || recorder.resumed_at() == sequence + 1;
         let mut found = has_come(&self.recorder);
         while !found && Instant::now() < deadline {
-            // This order uses all ways to receive in turn.
+            // For this order of the runner, the actor uses all ways to receive in turn.
             if self.turn(log, How::Mixed, Instant::now() + CALL)?.is_break() {
                 break;
             }
             found = has_come(&self.recorder);
         }
-        // Events after the last message are recorded as well.
+        // Events after the last message are also recorded.
         let _ = self.turn(log, How::Deadline, Instant::now() + CALL)?;
         self.recorder.fact(Fact::Finished { found });
         self.recorder.flush(log, true)?;
@@ -175,7 +175,7 @@ impl Reading {
         Ok(true)
     }
 
-    /// Makes one call. Breaks if receiving failed for good.
+    /// Makes one call. Breaks the loop if the reader can receive nothing any more.
     fn turn(&mut self, log: &mut Log, how: How, deadline: Instant) -> Result<ControlFlow<()>> {
         self.turns += 1;
         let how = match how {
@@ -219,14 +219,14 @@ impl Reading {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Does the same as [`turn`](Self::turn) for a reader in another language, but does not check the duration of the reader's calls: one
-    /// order to the other program can cause several calls.
+    /// Makes one call of a reader in another language, like [`turn`](Self::turn). Does not check the duration of the reader's calls,
+    /// because one order to the other program can cause several calls.
     fn foreign_turn(&mut self, log: &mut Log, in_batches: bool) -> Result<ControlFlow<()>> {
         let Some(foreign) = &mut self.foreign else { return Ok(ControlFlow::Continue(())) };
         self.recorder.call_began = now();
         let (events, failure) = foreign.call(&mut self.recorder, in_batches)?;
         if let Some(why) = failure {
-            // As in `fail`: the next call may find a free descriptor.
+            // After this failure the next call might find a free descriptor.
             self.is_over = why != "unmapped";
             self.recorder.fact(Fact::RecvFailed { kind: foreign::kind(&why), why });
         }
@@ -283,7 +283,7 @@ impl Reading {
         let build = || tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
             Some(runtime) => runtime,
-            // Without descriptors there is no event loop, and tokio panics. The other calls need none.
+            // Without free descriptors there is no event loop, and tokio panics. The other ways to receive need no descriptor.
             None => match has_descriptors().then(build) {
                 Some(Ok(made)) => runtime.insert(made),
                 _ => return Ok(0),
@@ -309,12 +309,12 @@ impl Reading {
 
     fn fail(&mut self, e: &RecvError) {
         let kind = kind(e);
-        // A reader of the journal may continue to wait for the recorder.
+        // A reader of the journal can continue to wait for the recorder.
         if let RecvError::Stalled { sequence } = e {
             self.recorder.stalled(*sequence);
             return std::thread::sleep(Duration::from_millis(10));
         }
-        // This is the one failure after which receiving may continue: no descriptor was free.
+        // Receiving can continue only after this failure: no descriptor was free.
         self.is_over = kind != "Unmapped";
         if !self.is_over {
             std::thread::sleep(Duration::from_millis(10));
@@ -386,8 +386,8 @@ fn has_descriptors() -> bool {
     files.is_ok()
 }
 
-/// Returns how long this actor has run on a CPU, and how long it has waited for one, in nanoseconds. Keeps the file in `/proc` open,
-/// because a later call might find no free descriptor.
+/// Returns two durations in nanoseconds: how long this actor has run on a CPU, and how long it has waited for a CPU. Keeps the file in
+/// `/proc` open, because a later call might find no free descriptor.
 pub(super) fn on_cpu_and_waiting() -> [u64; 2] {
     static FILE: OnceLock<Option<fs::File>> = OnceLock::new();
     let mut text = [0; 128];

@@ -7,20 +7,20 @@ use anyhow::Result;
 use shmcast::{Clock, Event, Message};
 use std::time::{Duration, Instant};
 
-/// Longest time for which a seen event is not written.
+/// Longest time for which a received event stays in memory before it is written to the log.
 const UNWRITTEN: Duration = Duration::from_millis(20);
 
 /// Collects events.
 #[derive(Debug)]
 pub(super) struct Recorder {
     channel: String,
-    /// The clock of the messages' times.
+    /// The clock with which the messages' publish times were read.
     clock: Option<Clock>,
     run: Option<Run>,
     before: Option<Identity>,
     /// The last message since the reader's last seek.
     newest: Option<Identity>,
-    /// The sequence at which the reader continued after a lap; `None` if a message has arrived since then.
+    /// The sequence at which the reader continued after a lap; 0 if a message has arrived since then.
     resumed_at: u64,
     ready: Vec<Entry<Fact>>,
     written: Instant,
@@ -30,7 +30,7 @@ pub(super) struct Recorder {
     pub(super) call_began: Time,
     /// The sequence at which the last stall was noted.
     stalled_at: u64,
-    /// The time spent on noting events. It must not count as the library's time.
+    /// The time spent on noting events. This time must not count as the library's time.
     pub(super) noting: Duration,
 }
 
@@ -127,7 +127,7 @@ impl Recorder {
         self.ready.push(Entry { at: now(), what: fact });
     }
 
-    /// Notes that the recorder of the channel's journal does not progress. Notes this error only once for each sequence.
+    /// Notes that the recorder of the channel's journal makes no progress. Notes this only once for each sequence.
     pub(super) fn stalled(&mut self, sequence: u64) {
         if std::mem::replace(&mut self.stalled_at, sequence) != sequence {
             self.fact(Fact::Stalled { sequence });
@@ -166,7 +166,7 @@ impl Recorder {
         }
     }
 
-    /// Writes the events seen so far, if it is time or `at_once`.
+    /// Writes the events seen so far, if the last write is long enough ago, or if `at_once`.
     pub(super) fn flush(&mut self, log: &mut Log, at_once: bool) -> Result<()> {
         if !at_once && self.written.elapsed() < UNWRITTEN {
             return Ok(());

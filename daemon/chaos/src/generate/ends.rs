@@ -1,13 +1,13 @@
-//! The last scene of a story. It is drawn from a separate random stream and has its own actors, so a change of this scene does not change
-//! the earlier steps.
+//! The last scene of a story. This scene has a separate random stream and its own actors. So a change of this scene does not change the
+//! earlier steps.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::story::{Plant, Profile, Squatter, Start, Step, Waiting, Whom};
 use fastrand::Rng;
 
-/// A constant that makes the random stream of the last scene differ from the stream of the other steps.
+/// Makes the random stream of the last scene differ from the stream of the other steps.
 const SALT: u64 = 0x6a09_e667_f3bc_c908;
-/// The publisher of such a scene.
+/// The publisher of a last scene.
 const PUBLISHER: u8 = PUBLISHERS;
 const READER: u8 = READERS;
 
@@ -44,7 +44,7 @@ impl Writer {
         }
     }
 
-    /// A publisher forks a child, which ends. The channel must not end with the child.
+    /// A publisher forks a child, and the child ends. The channel must not end with the child.
     fn fork_a_publisher(&mut self) {
         let channel = self.channel();
         self.free_all();
@@ -57,7 +57,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// A reader forks a child, which ends. Tools must still see the parent.
+    /// A reader forks a child, and the child ends. Tools must still see the parent.
     fn fork_a_reader(&mut self) {
         let channel = self.channel();
         self.let_publish(PUBLISHER, channel);
@@ -105,7 +105,7 @@ impl Writer {
         if self.random.u8(..4) > 0 { self.squat() } else { self.steps.push(Step::Outlive { brief: false }) }
     }
 
-    /// `shmcast record` is killed, ends or is stopped while it records. Random steps rarely find a recorder that runs, so this scene first
+    /// `shmcast record` is killed, ends or is stopped while it records. Random steps rarely find a running recorder, so this scene first
     /// starts one.
     fn end_with_a_recorder(&mut self) {
         let channel = self.channel();
@@ -130,8 +130,8 @@ impl Writer {
         self.steps.push(Step::Squat { by });
     }
 
-    /// All publishers close their channels, so that another publisher can open any channel. A channel in a file has only one publisher at a
-    /// time.
+    /// All publishers close their channels, because a channel in a file has only one publisher at a time. After that, another publisher can
+    /// open any channel.
     fn free_all(&mut self) {
         self.steps.extend((0..PUBLISHER).map(|who| Step::Close { who }));
     }

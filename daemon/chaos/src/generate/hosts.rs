@@ -7,15 +7,15 @@ use crate::story::{
 };
 use fastrand::Rng;
 
-/// Larger than all that one story publishes.
+/// The size of a ring in bytes. It is larger than everything that one story publishes.
 const CAPACITY: u64 = 32 << 20;
-/// The longest message of a plain line.
+/// The longest message that fits a packet of a plain line, in bytes.
 const PLAIN: u64 = 1378;
 
 /// A function that adds steps to a story, for the publisher and the reader with these numbers.
 type Add = fn(&mut Writer, u8, u8);
 
-/// Draws the state before the first step.
+/// Draws the state of a story before its first step.
 pub(super) fn setup(random: &mut Rng) -> Setup {
     let way = [Way::Single, Way::Single, Way::Chain, Way::Mirrors][random.usize(..4)];
     let native = random.u8(..5) < 3;
@@ -45,7 +45,7 @@ impl Writer {
         self.steps.push(Step::Net(step));
     }
 
-    /// Adds a step or a few.
+    /// Adds one or several steps.
     pub(super) fn add_between_hosts(&mut self) {
         let publisher = self.random.u8(..super::PUBLISHERS);
         let reader = self.random.u8(..READERS);
@@ -115,7 +115,7 @@ impl Writer {
         let native = self.net().native;
         if let Some(Step::Publish { sending, .. }) = self.steps.last_mut() {
             let of_native = [Sending::Old, Sending::Old, Sending::Marked, *sending];
-            // Plain lines carry neither tag nor key flag.
+            // Plain lines carry neither a tag nor a key flag.
             let of_plain = [Sending::Single, Sending::Batch, Sending::Single, Sending::Batch];
             let all = if native { of_native } else { of_plain };
             *sending = all[self.random.usize(..4)];
@@ -153,7 +153,7 @@ impl Writer {
         let percent = |random: &mut Rng, most: u8| if random.bool() { 0 } else { random.u8(..most) };
         let copies = percent(random, 30);
         let (loss, late) = (if random.u8(..5) == 0 { 100 } else { percent(random, 30) }, percent(random, 30));
-        // Without a server, only one line is bad, and always the same.
+        // Without a server, only one line loses packets, and always the same line.
         let line = if has_server { random.u8(..lines) } else { lines - 1 };
         let (loss, late) = if has_server || lines == 2 { (loss, late) } else { (0, 0) };
         self.do_between_hosts(NetStep::Quality { line, loss, copies, late });
@@ -189,8 +189,8 @@ impl Writer {
         self.do_between_hosts(NetStep::Play { line, forgery });
     }
 
-    /// Draws a host whose daemon is to fail. Without a repair server, this is always the first host, because any other host would lose the
-    /// messages that are published while its daemon is down.
+    /// Draws a host whose daemon must fail. Without a repair server, this is always the first host. Any other host would lose the messages
+    /// that are published while its daemon is down.
     fn failing_host(&mut self) -> Whom {
         let hosts = if self.net().has_server { self.net().hosts() as u8 } else { 1 };
         match self.random.u8(..hosts) {

@@ -57,7 +57,7 @@ impl Writer {
         }
     }
 
-    /// Adds a disturbance, more often than not.
+    /// Usually adds a disturbance.
     fn disturb(&mut self, channel: u8, holder: u8) {
         match self.random.u8(..14) {
             0 | 1 => self.restart(true),
@@ -90,7 +90,7 @@ impl Writer {
         }
     }
 
-    /// `shmcast record` begins, dies, stops or continues.
+    /// Starts, kills, stops or continues `shmcast record`.
     fn record_by_hand(&mut self, channel: u8) {
         let whom = Whom::Recorder(channel);
         let step = match self.random.u8(..8) {

@@ -1,8 +1,8 @@
-//! Makes a story from a seed. Each profile has weights for the steps, and rules prefer steps that apply.
+//! Makes a story from a seed. Each profile has weights for the steps, and rules prefer steps that can be applied.
 //!
-//! After a change here, each seed makes another story. Then run `shmcast-chaos faults --find NAME...`, which looks for seeds to put into
-//! `faults.toml`. A change of the last scene (`ends.rs`) does not change the earlier steps, because the scene is drawn from a separate
-//! random stream.
+//! After a change here, each seed makes another story. Then run `shmcast-chaos faults --find NAME...`, which searches for seeds to put into
+//! `faults.toml`. A change of the last scene (`ends.rs`) does not change the earlier steps, because this scene has a separate random
+//! stream.
 
 mod ends;
 mod hosts;
@@ -16,13 +16,13 @@ use crate::story::{
 };
 use fastrand::Rng;
 
-/// Publishers and readers of a story.
+/// The number of publishers in a story, and the number of readers.
 const PUBLISHERS: u8 = 3;
 const READERS: u8 = 4;
 
 /// Makes the story of a seed.
 pub fn story(seed: u64, profile: Profile) -> Story {
-    // The profiles' stories of one seed have nothing in common.
+    // Stories of the same seed in different profiles have different random numbers.
     let mut random = Rng::with_seed(seed.wrapping_mul(8).wrapping_add(profile as u64));
     let setup = setup(&mut random, profile);
     let mut writer = Writer { random, profile, setup, steps: Vec::new(), state: State::default() };
@@ -45,7 +45,7 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
     let channels = ["a", "b"][..count].iter().map(|name| {
         let capacity = 1 << [16, 16, 17, 18, 20, 22][random.usize(..6)];
         let largest = [capacity / 8, capacity / 8, capacity / 64, 1400][random.usize(..4)];
-        // Between hosts a message has to fit a datagram.
+        // Between hosts, a message must fit into a datagram.
         let largest = if is_bridge { 1378 } else { largest };
         let strict = match profile {
             Profile::Strict => *name == "a" || random.bool(),
@@ -137,7 +137,7 @@ impl Writer {
         self.add_one_of(&weights, publisher, reader);
     }
 
-    /// Adds one of these, drawn by their weights.
+    /// Adds a step by one of these functions, drawn by their weights.
     fn add_one_of(&mut self, weights: &[(u32, Add)], publisher: u8, reader: u8) {
         let all: u32 = weights.iter().map(|(weight, _)| weight).sum();
         let mut at = self.random.u32(..all);
@@ -155,7 +155,7 @@ impl Writer {
 
     fn act_as_publisher(&mut self, who: u8) {
         if self.state.publishers[usize::from(who)].is_none() {
-            // This publisher has no channel: another one publishes, or this one opens a channel.
+            // This publisher has no channel. So another publisher publishes, or this publisher opens a channel.
             return match self.state.publishers.iter().position(Option::is_some) {
                 Some(there) if self.random.u8(..3) > 0 => self.publish(there as u8),
                 _ => self.open(who),
@@ -174,7 +174,7 @@ impl Writer {
                 };
                 self.steps.push(Step::Gap { who, by });
             }
-            // A session of another tag is another feed, which a bridge's receiver does not follow.
+            // A session with another tag is another feed, and a bridge's receiver does not follow it.
             2 if self.setup.lines.is_none() => {
                 self.steps.push(Step::Session { who, tag: self.random.u8(..) });
             }
@@ -195,7 +195,7 @@ impl Writer {
         let sizes = sizes[self.random.usize(..sizes.len())];
         let sending = [Sending::Single, Sending::Marked, Sending::Batch, Sending::Claim];
         let sending = sending[self.random.usize(..sending.len())];
-        // Bridges carry neither tag nor key flag.
+        // Bridges carry neither a tag nor a key flag.
         let sending = if self.setup.lines.is_some() { Sending::Batch } else { sending };
         let most = if sizes == Sizes::Large { 300 } else { 4000 };
         let exponent = self.random.u32(..12);
@@ -231,7 +231,7 @@ impl Writer {
     fn subscribe(&mut self, who: u8) {
         let mut channel = self.channel();
         if self.setup.lines.is_some() && self.random.u8(..4) > 0 {
-            // The channels of the far host follow after the story's own.
+            // The channels of the far host are numbered after the story's own channels.
             channel += self.setup.channels.len() as u8;
         }
         let start = match self.random.u8(..6) {
@@ -335,8 +335,8 @@ impl Writer {
         self.steps.push(Step::Wire { loss, copies, late });
     }
 
-    /// Forges a packet that announces a sequence that no channel can reach. A forged packet with a lower sequence would find no new fault:
-    /// it is known that receivers without keys believe it (SECURITY.md).
+    /// Forges a packet with a sequence that no channel can reach. A forged packet with a lower sequence would find no new fault: receivers
+    /// without keys are known to believe it (SECURITY.md).
     fn forge(&mut self) {
         let ahead = [1 << 48, 1 << 60, 1 << 62][self.random.usize(..3)];
         let other = self.random.u8(..4) == 0;
@@ -362,7 +362,7 @@ impl Writer {
             Change::Broken,
         ];
         let change = match changes[self.random.usize(..changes.len())] {
-            // A message that does not fit a datagram makes the daemon refuse the configuration.
+            // If a message does not fit into a datagram, the daemon refuses the configuration.
             Change::Largest if self.setup.lines.is_some() => Change::Nothing,
             change => change,
         };
@@ -380,7 +380,7 @@ impl Writer {
         if self.random.u8(..3) > 0
             && let Some(holder) = self.state.publishers.iter().position(|held| *held == Some(channel))
         {
-            // A takeover is for a publisher that does not run.
+            // A takeover makes sense only from a publisher that does not run.
             let whom = Whom::Publisher(holder as u8);
             if self.random.bool() {
                 self.publish(holder as u8);

@@ -1,14 +1,14 @@
-//! Scenes: several steps in a row in which two features meet. Single random steps rarely reach such states.
+//! Scenes: several steps in a row that make two features meet. Single random steps rarely do this.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::payload::Sizes;
 use crate::story::{Change, How, Plant, Profile, Sending, Start, Step, Tool, Waiting, Whom};
 
-/// A number of messages with which readers cannot keep up.
+/// A number of messages that is too large for readers to keep up.
 const MANY: u32 = 100_000;
 
 impl Writer {
-    /// Adds one of the profile's scenes.
+    /// Adds one scene of the profile.
     pub(super) fn scene(&mut self, publisher: u8, reader: u8) {
         match (self.profile, self.random.u8(..6)) {
             (Profile::Tools, 0 | 1) => self.look_at_plants(),
@@ -58,7 +58,7 @@ impl Writer {
         self.steps.push(Step::Publish { who, count, sizes, sending: Sending::Single, pause_us: 0 });
     }
 
-    /// A stranger's files replace files of a channel, and a tool looks at the channel.
+    /// A stranger's files replace files of a channel. Then a tool reads the channel.
     fn look_at_plants(&mut self) {
         let channel = self.channel();
         let plants = [Plant::ReadersLink, Plant::ReadersFile, Plant::ReadersFile, Plant::FolderAlike];
@@ -202,7 +202,7 @@ impl Writer {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
         let sizes = if self.random.bool() { Sizes::Tiny } else { Sizes::Line };
-        // Readers of the journal read all of them.
+        // Each reader of the journal reads all these messages, so there are fewer of them.
         let count = if self.profile == Profile::Journal { MANY / 5 } else { MANY };
         self.burst(holder, count, sizes);
         for at in 0..self.random.u8(1..4) {

@@ -1,15 +1,15 @@
-//! Additional tests after the end of a story, with separate daemons, users and hosts. They are drawn from a separate random stream, so
-//! that they do not change the earlier steps.
+//! Additional tests after the end of a story, with separate daemons, users and hosts. Their separate random stream does not change the
+//! earlier steps.
 
 use super::Writer;
 use crate::story::{Maker, Profile, Step, Trouble, Waiting};
 use fastrand::Rng;
 
-/// Makes this random stream differ from the others.
+/// Makes the random stream of these tests differ from the other streams.
 const SALT: u64 = 0x3c6e_f372_fe94_f82b;
 
 impl Writer {
-    /// Adds such a test to some stories.
+    /// Adds an additional test to some stories.
     pub(super) fn visit(&mut self, seed: u64) {
         self.random = Rng::with_seed(seed.wrapping_mul(8).wrapping_add(self.profile as u64) ^ SALT);
         let random = &mut self.random;

@@ -1,25 +1,25 @@
-//! What stands in each cell of the matrix.
+//! The contents of the matrix's cells.
 
 use super::Played;
 use super::table::Table;
 use crate::story::Profile;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of a feature at an event.
+/// A cell: the tests and stories that show a feature at an event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// The tests that show it, by their place in the table.
+    /// The tests that show the pair, by their index in the table.
     pub tests: Vec<usize>,
-    /// The profiles whose stories play it.
+    /// The profiles whose stories play the pair.
     pub stories: BTreeSet<Profile>,
-    /// Whether nothing shows it yet.
+    /// Whether no test or story shows the pair yet.
     pub is_open: bool,
     /// The index of the reason in the table, if the feature and the event cannot meet.
     pub never: Option<usize>,
 }
 
 impl Cell {
-    /// Whether a test or a story shows it.
+    /// Whether a test or a story shows the pair.
     pub fn is_shown(&self) -> bool {
         !self.tests.is_empty() || !self.stories.is_empty()
     }
@@ -79,7 +79,7 @@ impl Cells {
         }
         for (at, never) in table.never.iter().enumerate() {
             let cells = table.cells(&never.of, &never.at).unwrap_or_default();
-            // The first reason counts.
+            // If several reasons fit a cell, the first one counts.
             cells.into_iter().for_each(|cell| self.change(cell, |cell| cell.never = cell.never.or(Some(at))));
         }
         for (feature, events) in &table.open {
@@ -100,7 +100,7 @@ impl Cells {
         self.cells.get(&(feature.to_owned(), event.to_owned()))
     }
 
-    /// The number of cells that are so.
+    /// Returns the number of cells for which `is_so` returns true.
     pub fn count(&self, is_so: impl Fn(&Cell) -> bool) -> usize {
         self.cells.values().filter(|cell| is_so(cell)).count()
     }

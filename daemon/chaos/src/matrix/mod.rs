@@ -1,8 +1,10 @@
 //! The matrix of features and events. Each cell names the test or the story that shows what happens when this event meets this feature.
 //!
-//! `matrix.toml` lists features, events, tests, the pairs that cannot meet, and the pairs that nothing shows yet. The pairs that stories
-//! play are computed from generated stories ([`played`]). `MATRIX.md` is made from the file and from these pairs. A test checks that no
-//! cell is empty and that `MATRIX.md` is up to date.
+//! `matrix.toml` lists the features, the events and the tests. It also lists the pairs that cannot meet, and the pairs that nothing shows
+//! yet. The pairs that stories play are computed from generated stories ([`played`]).
+//!
+//! `MATRIX.md` is made from `matrix.toml` and from the stories' pairs. A test checks that no cell is empty and that `MATRIX.md` is up to
+//! date.
 
 mod cells;
 mod page;
@@ -21,15 +23,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-/// The number of seeds that are drawn for each profile, to find the pairs that its stories play.
+/// The number of seeds that are drawn for each profile. Their stories show which pairs the profile plays.
 const DRAWN: u64 = 200;
-/// A pair counts for a profile if at least this many of the profile's drawn stories play it. A lower number could be chance.
+/// A pair counts for a profile if at least this many of the drawn stories play the pair. A lower number could be chance.
 const LEAST: u64 = 3;
 
 /// The profiles whose stories play a pair.
 pub type Played = BTreeMap<Pair, BTreeSet<Profile>>;
 
-/// The pairs that stories of the first seeds play.
+/// Returns the pairs that stories of the drawn seeds play.
 pub fn drawn() -> Played {
     let mut played = Played::new();
     for profile in PROFILES {
@@ -83,7 +85,7 @@ pub fn write() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    //! Planted mistakes are found, and there is none in the tree.
+    //! Tests that planted mistakes in a matrix are found, and that the real matrix has no mistake.
 
     use super::*;
 
@@ -151,7 +153,7 @@ mod tests {
         assert!(is_present, "MATRIX.md is out of date: shmcast-chaos matrix writes it");
     }
 
-    /// What stories play are features and events of the table.
+    /// All features and events that stories play are in the table.
     #[test]
     fn every_pair_that_is_drawn_has_a_cell() {
         let text = fs::read_to_string(package().join("matrix.toml")).unwrap();

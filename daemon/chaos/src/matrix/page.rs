@@ -1,14 +1,14 @@
-//! Makes `MATRIX.md`: a table for each group of events, and below the tables a key to the signs in the cells.
+//! Makes `MATRIX.md`: one table for each group of events, then an explanation of the signs in the cells.
 
 use super::cells::{Cell, Cells};
 use super::table::Table;
 use crate::story::Profile;
 use std::fmt::Write;
 
-/// Tests that one cell shows. The others are in `matrix.toml`.
+/// The greatest number of tests that one cell shows. `matrix.toml` has all of them.
 const MOST: usize = 3;
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn text(table: &Table, cells: &Cells) -> String {
     let mut text = String::from("# Features by events\n\n");
     let open = table.open_at_most;
@@ -90,7 +90,7 @@ fn name(profile: Profile) -> String {
     format!("{profile:?}").to_lowercase()
 }
 
-/// a to z, then aa to az, and so on.
+/// Returns the letters for a number: a to z, then aa to az, and so on.
 fn letters(at: usize) -> String {
     let letter = |at: usize| char::from(b'a' + (at % 26) as u8);
     match at / 26 {

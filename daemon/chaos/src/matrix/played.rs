@@ -1,7 +1,7 @@
-//! The pairs of a feature and an event that a story plays, read from its steps.
+//! The pairs of a feature and an event that a story plays, found from the story's steps.
 //!
-//! An event counts for the features of its channel, of the readers of that channel, and of the bridge that sends the channel. Steps that
-//! the runner would skip do not count.
+//! An event of a channel counts for the channel's features, for the features of its readers, and for the bridge that sends the channel.
+//! Steps that the runner would skip do not count.
 
 use crate::story::{Change, Does, How, NetStep, Plant, Start, Step, Story, Trouble, Waiting, Way, Whom};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,26 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The name of a feature and the name of an event, as in `matrix.toml`.
 pub type Pair = (&'static str, &'static str);
 
-/// All pairs that the story plays.
+/// Returns all pairs that the story plays.
 pub fn pairs(story: &Story) -> BTreeSet<Pair> {
     let mut scan = Scan::new(story);
     story.steps.iter().for_each(|step| scan.take(step));
     scan.pairs
 }
 
-/// The features of one reader.
+/// The features that one reader uses.
 type Own = BTreeSet<&'static str>;
 
 struct Scan<'a> {
     story: &'a Story,
     pairs: BTreeSet<Pair>,
-    /// The channel of each publisher that has one.
+    /// The channel of each publisher that has a channel.
     publishers: BTreeMap<u8, u8>,
-    /// The channel of each reader, and what the reader uses.
+    /// For each reader: its channel, and the features that it uses.
     readers: BTreeMap<u8, (u8, Own)>,
-    /// Readers that left in order.
+    /// Readers that closed their subscription.
     left: BTreeSet<u8>,
-    /// Channels that somebody has published on.
+    /// Channels on which a publisher has published.
     begun: BTreeSet<u8>,
     /// Channels whose last publisher closed them.
     closed: BTreeSet<u8>,
@@ -79,7 +79,7 @@ impl<'a> Scan<'a> {
         match (self.has_daemon(), self.strict[at]) {
             (false, _) => features.insert("files"),
             (true, false) => features.insert("daemon"),
-            // A mirror's ring is one.
+            // A mirror has only one ring, even if the first host's channel is strict.
             (true, true) if host == 0 => features.insert("strict"),
             (true, true) => false,
         };
@@ -127,21 +127,20 @@ impl<'a> Scan<'a> {
         self.hit(event, features.into_iter().flatten());
     }
 
-    /// Something happens to the bridge.
+    /// Notes that an event happens to the bridge.
     fn hit_bridge(&mut self, event: &'static str) {
         let features = self.of_bridge(0);
         self.hit(event, features);
     }
 
-    /// Notes that an event happens to the second sender. The event also counts for the channel, because the sender reads the channel as any
-    /// program does.
+    /// Notes that an event happens to the second sender. The event also counts for the channel that the sender reads.
     fn hit_second_sender(&mut self, event: &'static str) {
         let features = self.of_channel(0);
         self.hit(event, features);
         self.hit_bridge(event);
     }
 
-    /// Something happens to the daemon of a host.
+    /// Notes that an event happens to a host's daemon.
     fn hit_daemon(&mut self, event: &'static str, whom: Whom) {
         let host = match whom {
             Whom::Daemon => 0,
@@ -178,7 +177,7 @@ impl<'a> Scan<'a> {
                 let channel = self.place(channel).0 as u8;
                 if self.recorded.contains(&channel) {
                     let features = self.of_channel(channel);
-                    // The daemon's own recorder is another one.
+                    // The daemon's own recorder is another process.
                     let met = features.into_iter().filter(|feature| *feature != "journal-daemon");
                     self.hit(named("recorder", what), met);
                 }
@@ -224,14 +223,14 @@ impl<'a> Scan<'a> {
     }
 
     fn open(&mut self, who: u8, channel: u8, anew: bool) {
-        // Who attaches again leaves first.
+        // An actor that attaches again closes its channel first.
         self.close(who);
         if self.publishers.values().any(|held| *held == channel) {
             return;
         }
         if anew && self.begun.contains(&channel) {
             self.hit_channel("publisher.anew", channel);
-            // Its readers are told that it is over.
+            // The channel's readers get the event of the end.
             self.readers.retain(|_, (of, _)| *of != channel);
         } else if self.closed.contains(&channel) {
             self.hit_channel("publisher.restarted", channel);
@@ -296,7 +295,7 @@ impl<'a> Scan<'a> {
             return;
         }
         let event = match change {
-            // The bridge of a channel that is left out is left out too.
+            // If a channel is left out of the configuration, its bridge is also left out.
             Change::Remove => "control.removed",
             Change::Add => "control.added",
             Change::Largest | Change::Capacity => "control.sizes",
@@ -364,7 +363,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// The event of a process. The host's limits are the host's.
+/// Returns the name of an event of a process. Limited descriptors and forks are events of the host.
 fn named(process: &'static str, what: &'static str) -> &'static str {
     match (process, what) {
         (_, "descriptors") => "host.descriptors",

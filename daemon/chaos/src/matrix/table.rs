@@ -12,9 +12,9 @@ use std::path::Path;
 pub struct Feature {
     /// The name in `matrix.toml`.
     pub name: String,
-    /// What it is.
+    /// A description of the feature.
     pub what: String,
-    /// The features that rules name together have one group.
+    /// The group of the feature. A rule can name a group in place of all its features.
     pub group: String,
 }
 
@@ -24,12 +24,12 @@ pub struct Feature {
 pub struct Event {
     /// `group.name`; each group is a table of `MATRIX.md`.
     pub name: String,
-    /// What happens.
+    /// A description of the event.
     pub what: String,
 }
 
 impl Event {
-    /// The table that it is in.
+    /// Returns the name of the event's group, which is a table of `MATRIX.md`.
     pub fn group(&self) -> &str {
         self.name.split('.').next().unwrap_or_default()
     }
@@ -39,11 +39,11 @@ impl Event {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Never {
-    /// Features, or groups of them.
+    /// The features, or groups of features.
     pub of: Vec<String>,
-    /// Events, or groups of them.
+    /// The events, or groups of events.
     pub at: Vec<String>,
-    /// The reason, which holds for each of the cells.
+    /// The reason why these features and events cannot meet.
     pub why: String,
 }
 
@@ -51,26 +51,25 @@ pub struct Never {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shown {
-    /// `FILE: TEST`
+    /// The test, as `FILE: TEST`.
     pub test: String,
-    /// Features, or groups of them.
+    /// The features, or groups of features.
     pub of: Vec<String>,
-    /// Events, or groups of them.
+    /// The events, or groups of events.
     pub at: Vec<String>,
 }
 
-/// The whole file `matrix.toml`. If several entries name a cell, one of them wins: a test or a story wins over `open`, and `open` over
-/// `never`.
+/// The contents of `matrix.toml`. If several entries name a cell, tests and stories count first, then `open`, then `never`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// The number of open cells. It becomes smaller.
+    /// The greatest allowed number of open cells. It becomes smaller over time.
     pub open_at_most: usize,
     /// The rows, in their order.
     pub feature: Vec<Feature>,
     /// The columns, in their order.
     pub event: Vec<Event>,
-    /// The cells that cannot be.
+    /// The cells whose feature and event cannot meet.
     pub never: Vec<Never>,
     /// The cells that tests show.
     pub shown: Vec<Shown>,
@@ -79,10 +78,10 @@ pub struct Table {
 }
 
 impl Table {
-    /// Reads the file's text.
+    /// Reads the text of `matrix.toml`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the mistake in the text.
     pub fn read(text: &str) -> Result<Self> {
         let table: Self = toml::from_str(text)?;
         let tests: BTreeSet<&str> = table.shown.iter().map(|shown| shown.test.as_str()).collect();
@@ -127,7 +126,7 @@ impl Table {
             .collect())
     }
 
-    /// Returns the tests that do not exist in the tree at `root`, each with a reason.
+    /// Returns the listed tests that do not exist in the tree at `root`, each with a reason.
     ///
     /// # Errors
     /// The reason why an existing file cannot be read.
@@ -156,7 +155,7 @@ fn is_in(text: &str, file: &str, name: &str) -> bool {
     };
     match file.rsplit('.').next() {
         Some("rs") => {
-            // A program without the usual harness has the names of its tests in a table. Those of `proptest!` look like all others.
+            // A test program without the usual harness has its tests' names in a table. Tests in `proptest!` look like all others.
             let words = [format!("fn {name}("), format!("async fn {name}(")];
             (0..lines.len()).any(|line| {
                 begins(line, &words) && (is_marked(line, "#[test]") || is_marked(line, "#[tokio::test"))

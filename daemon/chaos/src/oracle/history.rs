@@ -1,4 +1,4 @@
-//! The logs in sorted form: publications with their messages, subscriptions with their events, and the actions of the runner.
+//! The logs in sorted form: publications with their messages, subscriptions with their events, and actions of the runner.
 
 use crate::log::{Deed, Entry, Fact, Time, read};
 use crate::payload::{Identity, Sizes};
@@ -15,26 +15,27 @@ pub struct History {
     pub profile: Option<Profile>,
     /// The channels that were strict from the beginning. On these, each publisher had its own segment.
     pub strict: Vec<String>,
-    /// The hosts, if there are several with networks of their own.
+    /// The networks of the hosts, if the story has several hosts.
     pub net: Option<Net>,
     /// The names of all channels.
     pub channels: Vec<String>,
     /// The channels that a daemon records at the end.
     pub recorded: Vec<String>,
-    /// The runner's deeds.
+    /// The runner's actions.
     pub deeds: Vec<Entry<Deed>>,
     /// Channels that were opened for publishing, in order of time.
     pub publications: Vec<Publication>,
     /// Subscriptions.
     pub subscriptions: Vec<Subscription>,
-    /// Openings that failed: the actor, whether it wanted to publish, the kind of the error, and its text.
+    /// Failed openings, each with four values: the actor, whether the actor wanted to publish, the kind of the error, and the text of the
+    /// error.
     pub failed: Vec<(String, bool, String, String)>,
 }
 
-/// One opening of a channel for publishing, and the messages that were published after it.
+/// One opening of a channel for publishing, and the messages that were published after that.
 #[derive(Debug, Clone)]
 pub struct Publication {
-    /// The number, which is in each message.
+    /// The publication's number, which is in each of its messages.
     pub number: u32,
     /// The actor.
     pub actor: String,
@@ -42,9 +43,9 @@ pub struct Publication {
     pub channel: String,
     /// The time when opening began.
     pub opening: Time,
-    /// Whether the channel was certainly opened. If not, the opening failed, or the actor was killed during the call.
+    /// Whether the channel was certainly opened. Otherwise the opening failed, or the actor was killed during the call.
     pub is_open: bool,
-    /// The first sequence that it can use.
+    /// The first sequence that the publication can use.
     pub next: u64,
     /// The epoch.
     pub epoch: u64,
@@ -52,15 +53,15 @@ pub struct Publication {
     pub capacity: u64,
     /// Largest message.
     pub largest: usize,
-    /// The messages and gaps that it published, in order.
+    /// The published messages and gaps, in order.
     pub sends: Vec<Send>,
-    /// Sessions that it announced.
+    /// The sessions that the publisher announced.
     pub sessions: Vec<String>,
-    /// The time when it began to close, if it did.
+    /// The time when the publisher began to close; `None` if it did not close.
     pub closing: Option<Time>,
     /// The mode that the publisher asked for, and the mode of the channel that it got. `None` if the publisher asked for no mode.
     pub mode: Option<[u32; 2]>,
-    /// Errors of its calls.
+    /// Errors of the publisher's calls, each with its time, the call and the text.
     pub errors: Vec<(Time, &'static str, String)>,
 }
 
@@ -69,51 +70,50 @@ pub struct Publication {
 pub struct Send {
     /// The first sequence.
     pub next: u64,
-    /// Greatest number of sequences that could have been used.
+    /// The greatest number of sequences that the publisher could have used.
     pub most: u64,
-    /// Number of sequences that were certainly used.
+    /// The number of sequences that the publisher certainly used.
     pub least: u64,
-    /// The time when it began.
+    /// The time when the call began.
     pub began: Time,
-    /// The time by which the message was certainly sent. `None` if the actor was killed before that.
+    /// The time by which the messages were certainly sent. `None` if the actor was killed before that.
     pub done: Option<Time>,
     /// The messages; `None` for a gap.
     pub messages: Option<(Identity, Sizes)>,
-    /// Whether the time of its messages is long past.
+    /// Whether the publish times of the messages are long past.
     pub old: bool,
 }
 
-/// One subscription, and the events seen.
+/// One subscription, and the events that it received.
 #[derive(Debug, Clone)]
 pub struct Subscription {
     /// The actor.
     pub actor: String,
     /// The channel.
     pub channel: String,
-    /// The place where it should begin.
+    /// The place at which the subscription should begin.
     pub start: Start,
     /// Whether the reader is on the far host, to which a bridge sends the channel.
     pub far: bool,
-    /// The number of its host.
+    /// The number of the reader's host.
     pub host: usize,
-    /// Whether tools should see it.
+    /// Whether tools should see the reader.
     pub has_page: bool,
-    /// Whether it may read from a journal.
+    /// Whether the reader is allowed to read from a journal.
     pub history: bool,
-    /// Whether a lap leads it to the latest message.
+    /// Whether the reader continues at the latest message after a lap.
     pub skip: bool,
-    /// The directory of the journal, if this is a journal and not a subscription. The oracle judges a journal as if it were a reader that
-    /// had received the journal's contents.
+    /// The journal's directory, if an actor read only a journal. The oracle judges the contents of a journal like the events of a reader.
     pub journal: Option<String>,
     /// The time when subscribing began.
     pub subscribing: Time,
-    /// The time at which subscribing was done.
+    /// The time when the subscription was open.
     pub at: Time,
-    /// The sequence with which it begins.
+    /// The first sequence of the subscription.
     pub next: u64,
-    /// The actor's observations and deeds.
+    /// The actor's observations and actions.
     pub seen: Vec<Entry<Fact>>,
-    /// Whether an error ended it.
+    /// Whether an error ended the subscription.
     pub has_failed: bool,
 }
 
@@ -121,7 +121,7 @@ impl History {
     /// Reads the logs in a directory.
     ///
     /// # Errors
-    /// The log that cannot be read.
+    /// The reason why a log cannot be read.
     pub fn read(logs: &Path) -> Result<Self> {
         let runner = logs.join("runner");
         let mut history =
@@ -206,28 +206,28 @@ impl History {
         self.subscriptions.retain(|subscription| subscription.at > 0);
     }
 
-    /// Returns a channel's publications in order of time. A publication is one opening of a channel for publishing, and its messages.
-    /// Leaves out openings that might have failed.
+    /// Returns a channel's publications in order of time. A publication is one opening of a channel for publishing, with the messages that
+    /// follow. Openings that might have failed are left out.
     pub fn on<'a>(&'a self, channel: &'a str) -> impl Iterator<Item = &'a Publication> {
         self.publications
             .iter()
             .filter(move |publication| publication.is_open && publication.channel == channel)
     }
 
-    /// The publication with this number.
+    /// Returns the publication with this number.
     pub fn publication(&self, number: u32) -> Option<&Publication> {
         self.publications.iter().find(|publication| publication.number == number)
     }
 }
 
 impl Subscription {
-    /// Makes the subscription that stands for a journal. `at` is the time at which the journal was read, and `next` is the journal's first
+    /// Makes a subscription in place of a journal. `at` is the time at which the journal was read, and `next` is the journal's first
     /// sequence.
     fn of_journal(actor: &str, channel: String, dir: String, (at, next): (Time, u64)) -> Self {
         Self { history: true, journal: Some(dir), at, next, ..Self::new(actor, channel, at) }
     }
 
-    /// Makes a subscription that an actor began to open at `subscribing`. It is not open yet.
+    /// Makes a subscription that is not open yet. An actor began to open it at `subscribing`.
     fn new(actor: &str, channel: String, subscribing: Time) -> Self {
         Self {
             actor: actor.to_owned(),
@@ -313,7 +313,7 @@ impl Publication {
         done.map(|send| send.next + send.least).max().unwrap_or(self.next).max(self.next)
     }
 
-    /// Returns the lowest sequence that is certainly unused, as are all later ones.
+    /// Returns the first sequence from which on all sequences are certainly unused.
     pub fn perhaps(&self) -> u64 {
         self.sends
             .iter()
@@ -341,12 +341,12 @@ impl Publication {
         })
     }
 
-    /// The size class of the message with this counter.
+    /// Returns the size class of the message with this counter.
     pub fn sizes_of(&self, counter: u32) -> Option<Sizes> {
         self.send_of(counter)?.messages.map(|(_, sizes)| sizes)
     }
 
-    /// The run of the message with this counter.
+    /// Returns the run of sequences that has the message with this counter.
     pub fn send_of(&self, counter: u32) -> Option<&Send> {
         self.sends.iter().find(|send| {
             send.messages.is_some_and(|(first, _)| {

@@ -7,7 +7,7 @@ use crate::payload::Identity;
 use crate::story::{NetStep, Step};
 use serde_json::Value;
 
-/// Sessions of a far host's readers never go back.
+/// The sessions that a far host's reader sees never go back.
 pub(super) fn check(history: &History, findings: &mut Findings) {
     if history.net.is_some() {
         let far = history.subscriptions.iter().filter(|reader| reader.far);
@@ -22,7 +22,7 @@ fn check_sessions(reader: &Subscription, findings: &mut Findings) {
     });
     let mut before = "";
     for session in told {
-        // Tags are alike, and the digits after them ascend as text does.
+        // All tags are the same, and the digits after them ascend in the order of text.
         if session <= before && !has_sought(reader) {
             let what = format!("session {session:?} was told after {before:?}");
             findings.add(9, "session_goes_back", &reader.actor, what);
@@ -31,13 +31,12 @@ fn check_sessions(reader: &Subscription, findings: &mut Findings) {
     }
 }
 
-/// Returns true if a reader has called `seek`. After a seek to an earlier message, the reader gets earlier events a second
-/// time.
+/// Whether a reader has called `seek`. After a seek to an earlier message, a reader gets earlier events again.
 fn has_sought(reader: &Subscription) -> bool {
     reader.seen.iter().any(|entry| matches!(entry.what, Fact::Sought { .. }))
 }
 
-/// Checks that each receiver has all messages, and has given up no message. The check is made when everything is at rest.
+/// Checks the receivers when everything is at rest. Each receiver must have all messages, and must have given up none.
 pub(super) fn check_bridges(history: &History, tool: &str, text: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(text) else {
         return findings.add(7, "tool_failed", tool, format!("no JSON: {text}"));
@@ -88,8 +87,8 @@ fn is_forgery(deed: &Deed) -> bool {
     matches!(deed, Deed::Step { step: Step::Net(NetStep::Play { .. }), .. })
 }
 
-/// Of the `count` messages from `first` on, returns how many must still have an old publish time when they reach this reader. Returns
-/// `None` if this is not known.
+/// Returns how many of the `count` messages from `first` on must have an old publish time when this reader gets them. Returns `None` if
+/// this number is not known.
 pub(super) fn old_messages(
     history: &History,
     reader: &Subscription,

@@ -1,4 +1,4 @@
-//! Compares the journals at the end with all earlier reports about them.
+//! Compares the journals at the end of a story with all earlier reports about them.
 
 use super::Findings;
 use super::history::{History, Subscription};
@@ -8,7 +8,7 @@ use crate::run::RECORDER;
 use serde_json::Value;
 use std::path::Path;
 
-/// Messages in a row that a daemon's journal has at the end.
+/// Consecutive messages that a daemon's journal has at the end.
 struct Run<'a> {
     channel: &'a str,
     life: usize,
@@ -43,17 +43,17 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// Returns true for the journal of a daemon. Readers of the channel are allowed to read such a journal.
+/// Whether this is the journal of a daemon. Readers of the channel are allowed to read such a journal.
 fn is_of_a_daemon(journal: &Subscription) -> bool {
     journal.journal.as_ref().is_some_and(|dir| !dir.contains("by-hand"))
 }
 
-/// Returns the name of a journal's directory, which contains the folder of its stream.
+/// Returns the path of the journal's directory, which contains the folder of each stream.
 fn directory(journal: &Subscription) -> Option<&str> {
     Path::new(journal.journal.as_ref()?).parent()?.file_name()?.to_str()
 }
 
-/// Returns the sequence that is due after a journal.
+/// Returns the next sequence after a journal.
 fn end(journal: &Subscription) -> Option<u64> {
     journal.seen.iter().find_map(|entry| match entry.what {
         Fact::ReadOut { next } => Some(next),
@@ -86,16 +86,16 @@ fn is_verify(arguments: &[String]) -> bool {
     arguments.len() > 2 && arguments[0] == "journal" && arguments[1] == "verify"
 }
 
-/// Checks the exit code of `journal verify`. No step of a story damages a file, so only 0 (whole) and 3 (lists missing messages) are
-/// allowed.
+/// Checks the exit code of `journal verify`. No step damages a file, so only two codes are allowed: 0 (whole) and 3 (lists missing
+/// messages).
 fn check_verdict(dir: &str, code: Option<i32>, said: &str, findings: &mut Findings) {
     if !matches!(code, Some(0 | 3)) {
         findings.add(8, "damaged_journal", dir, format!("verify ended with {code:?}: {said}"));
     }
 }
 
-/// Checks that the journal still has all messages that the recorder had written. This is required even if the recorder was killed, because
-/// the kernel keeps the written pages.
+/// Checks that the journal still has all messages that the recorder had written. A killed recorder is no excuse, because the kernel keeps
+/// written pages.
 fn check_promise(history: &History, out: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(out) else { return };
     let Some(channel) = status["channel"].as_str() else { return };
@@ -110,8 +110,7 @@ fn check_promise(history: &History, out: &str, findings: &mut Findings) {
     }
 }
 
-/// Checks that the daemon's journal has the last message. A journal of `shmcast record` must have it, too, if the recorder ran until the
-/// end.
+/// Checks that the daemon's journal has the last message. If `shmcast record` ran until the end, its journal must also have the message.
 fn check_end(history: &History, channel: &str, last: u64, findings: &mut Findings) {
     let ends_with_it = |is_wanted: &dyn Fn(&str) -> bool| {
         history

@@ -8,8 +8,8 @@ use super::history::{History, Publication};
 use crate::log::{Deed, Time};
 use std::collections::BTreeMap;
 
-/// A later publication cut off an earlier one. Messages of the earlier publication are void from the sequence `from` on. `by` is the number
-/// of the later publication.
+/// A publication that a later publication cut off. The messages from the sequence `from` on are void. `by` is the number of the later
+/// publication.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) from: u64,
@@ -21,7 +21,7 @@ pub(super) struct Cut {
 pub(super) struct Lives {
     /// The life of each publication.
     lives: BTreeMap<u32, usize>,
-    /// The place where a publication was cut by a later one.
+    /// The place at which a later publication cut off this publication.
     cuts: BTreeMap<u32, Cut>,
 }
 
@@ -67,8 +67,8 @@ impl Lives {
     }
 }
 
-/// Whether the runner did something that can make the channel's sequences restart. It must have happened after the opening of the
-/// publication `before`, and at most 20 s after the opening of the publication `after`.
+/// Whether the runner did something after which the channel's sequences can restart. It must have happened between the opening of the
+/// publication `before` and 20 s after the opening of the publication `after`.
 fn may_restart(history: &History, channel: &str, before: &Publication, after: &Publication) -> bool {
     history.deeds.iter().any(|entry| {
         matches!(&entry.what, Deed::MayRestart { channel: name, .. } if name == channel)
@@ -77,8 +77,8 @@ fn may_restart(history: &History, channel: &str, before: &Publication, after: &P
     })
 }
 
-/// Returns the time at which the channel was first taken from this publisher. If there was no takeover, returns the time at which the next
-/// publisher opened the channel.
+/// Returns the time of the first takeover from this publisher. Without a takeover, returns the time at which the next publisher opened the
+/// channel.
 fn taken_from(history: &History, channel: &str, since: Time, next: &Publication) -> Time {
     let takeovers = history.deeds.iter().filter(|entry| {
         matches!(&entry.what, Deed::TakingOver { channel: name } if name == channel) && entry.at > since
@@ -103,10 +103,10 @@ fn follows(
     if next == 1 && may_restart {
         return false;
     }
-    // A channel with a journal continues after the reserve, which is far ahead of all that was published.
+    // A channel with a journal continues after the reserve, far beyond all published sequences.
     let is_behind_reserve =
         may_restart && history.recorded.contains(channel) && next.saturating_sub(perhaps) >= 1 << 31;
-    // A promoted mirror continues far ahead of all that the previous host published.
+    // A promoted mirror continues far beyond all sequences that the previous host published.
     let is_promoted = history.deeds.iter().any(|entry| {
         matches!(&entry.what, Deed::Promoted { channel: name, to, .. } if name == channel && *to + 1 == next)
     });

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 
-/// A violation of a demand.
+/// A violation of one of the oracle's demands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// The number of the demand.
@@ -39,7 +39,7 @@ pub struct Violation {
     pub name: String,
     /// The actor, tool or channel concerned.
     pub who: String,
-    /// The observation, with sequences.
+    /// A description of the violation, with the sequences.
     pub what: String,
 }
 
@@ -57,7 +57,7 @@ struct Findings(Vec<Violation>);
 impl Findings {
     fn add(&mut self, demand: u8, name: &str, who: &str, what: impl Into<String>) {
         let (name, who, what) = (name.to_owned(), who.to_owned(), what.into());
-        // Three violations of a kind say as much as a thousand.
+        // Three violations of the same kind are enough.
         if self.0.iter().filter(|v| v.name == name && v.who == who).count() < 3 {
             self.0.push(Violation { demand, name, who, what });
         }
@@ -67,7 +67,7 @@ impl Findings {
 /// Judges the logs in this directory.
 ///
 /// # Errors
-/// If the logs cannot be read.
+/// The reason why the logs cannot be read.
 pub fn judge(logs: &Path) -> Result<Vec<Violation>> {
     Ok(judge_history(&History::read(logs)?))
 }

@@ -5,13 +5,14 @@ use super::history::History;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::run::{RECORDER, SENDER, TAMPERED};
 
-/// The longest allowed delay of a call, in microseconds. The time for which the process was stopped or waited for the CPU does not count.
+/// The longest allowed delay of a call, in microseconds. The delay does not include time for which the process was stopped or waited for a
+/// CPU.
 const LATE_US: u64 = 700_000;
-/// A lapped reader waits until a daemon passes it the journal's files. If the daemon is slow, one call can wait for this long.
+/// A call of a lapped reader can last this long, in microseconds, because the reader waits until the daemon passes it the journal's files.
 const FILES_US: u64 = 3_000_000;
 /// The daemon must not log more than this number of lines per second, no matter what its users do.
 const LINES_PER_SECOND: u64 = 100;
-/// The daemon may log this number of lines in addition, when it starts and ends.
+/// In addition, the daemon is allowed to log this number of lines when it starts and ends.
 const LINES_AT_LIBERTY: u64 = 500;
 
 pub(super) fn check(history: &History, findings: &mut Findings) {
@@ -21,7 +22,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                 let is_ordinary = *code == Some(0)
                     || *sent && *signal == Some(9)
                     || who.starts_with(RECORDER) && matches!(code, Some(1 | 3))
-                    // A program that has just been started does not listen to signals yet.
+                    // A program that was just started has no handler for signals yet.
                     || [RECORDER, SENDER].iter().any(|name| who.starts_with(name)) && *signal == Some(15);
                 if !is_ordinary || said.contains("panicked") {
                     let what = format!("ended with code {code:?}, signal {signal:?}: {said}");
@@ -55,7 +56,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                 if err.contains("panicked at") || *code == Some(101) {
                     findings.add(5, "died", &tool, err.clone());
                 } else if err.contains("unexpected argument") {
-                    // The harness would otherwise continue with a tool that does nothing.
+                    // Without this finding, the stories would continue with a tool that does nothing.
                     findings.add(7, "tool_failed", &tool, err.clone());
                 } else if code.is_none() {
                     findings.add(5, "hangs", &tool, "did not end");
@@ -77,10 +78,10 @@ fn check_openings(history: &History, findings: &mut Findings) {
     for (actor, is_publisher, kind, why) in &history.failed {
         let is_damage =
             kind.starts_with("Segment") || ["Locate.Overrun", "Locate.Corrupt"].contains(&kind.as_str());
-        // A signal does not excuse a failure, and a reader needs no permission to write.
+        // A signal is no excuse for a failure. A missing permission to write is no excuse for a reader.
         let is_excuse =
             why.contains("Interrupted system call") || !is_publisher && why.contains("Permission denied");
-        // A publisher that opens a tampered channel is refused, which is right.
+        // If a publisher opens a tampered channel, a refusal is right.
         if is_excuse || is_damage && !actor.starts_with(TAMPERED) {
             findings.add(5, "open_failed", actor, format!("{kind}: {why}"));
         }
@@ -100,7 +101,7 @@ fn check_publishing(history: &History, findings: &mut Findings) {
     for publication in &history.publications {
         for (at, call, error) in &publication.errors {
             let channel = &publication.channel;
-            // A takeover that began before the channel was opened may have reached the channel afterwards.
+            // A takeover that began before the channel was opened might have reached the channel after that.
             let has_ended_since = |deed: &Entry<Deed>| match &deed.what {
                 Deed::Ran { arguments, .. } => {
                     deed.at > publication.opening && *arguments == ["takeover", channel.as_str()]

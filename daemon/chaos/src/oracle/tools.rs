@@ -7,7 +7,7 @@ use crate::run::{DAEMONS, RECORDER, SENDER};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The figures that tools should show for a reader, according to the reader's own log.
+/// The figures that tools should show for a reader, according to the reader's log.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     received: u64,
@@ -67,7 +67,8 @@ fn check_channel(history: &History, tool: &str, status: &Value, host: usize, fin
     check_readers(history, tool, channel, (status, host), findings);
 }
 
-/// Checks the readers that a tool shows: all attached readers that are not hidden, no others, and each with its right counts.
+/// Checks the readers that a tool shows. It must show all attached readers that are not hidden, no other readers, and the right counts for
+/// each.
 fn check_readers(
     history: &History,
     tool: &str,
@@ -86,7 +87,7 @@ fn check_readers(
         shown.iter().filter_map(|reader| Some((reader["pid"].as_u64()?, reader))).collect();
     for (pid, reader) in &shown {
         let Some(subscription) = live.get(pid) else {
-            // A bridge reads in the name of its daemon.
+            // This reader is a bridge in the daemon's process.
             if is_daemon(history, *pid) {
                 continue;
             }
@@ -132,8 +133,7 @@ fn check_metrics(history: &History, tool: &str, text: &str, far: bool, findings:
     }
 }
 
-/// Whether a reader was attached when the tools ran. Just before the tools ran, each attached reader had searched for its channel's last
-/// message.
+/// Whether a reader was attached when the tools ran. All attached readers had searched for the last message just before.
 fn is_there(history: &History, reader: &Subscription) -> bool {
     let was_killed = history
         .deeds

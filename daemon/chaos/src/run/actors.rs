@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Actor {
     pub(super) name: String,
     child: Child,
-    /// `None` once it was told to end.
+    /// The pipe for orders. `None` after the actor was told to end.
     orders: Option<ChildStdin>,
     answers: Receiver<Answer>,
     said: PathBuf,
@@ -26,11 +26,11 @@ pub(super) struct Actor {
     /// The orders that have no answer yet, oldest first.
     pub(super) open: Vec<(u64, Order)>,
     pub(super) is_stopped: bool,
-    /// Whether a signal that ends it was sent.
+    /// Whether a signal that ends the actor was sent.
     pub(super) is_doomed: bool,
-    /// The channel of its last order to open one.
+    /// The channel that the actor was last told to open.
     pub(super) channel: Option<usize>,
-    /// Whether it has the channel, as far as its answers show.
+    /// Whether the actor has the channel open, as far as its answers show.
     pub(super) holds: bool,
 }
 
@@ -71,13 +71,14 @@ impl Actor {
         self.child.id()
     }
 
-    /// Whether the actor would carry out another order at once: it has no order, or only a read that ends when another order arrives.
+    /// Whether the actor would carry out another order immediately. It then has no order, or only a read that ends when another order
+    /// arrives.
     pub(super) fn is_free(&mut self) -> bool {
         self.collect(Duration::ZERO);
         self.open.iter().all(|(_, order)| is_endless_read(order))
     }
 
-    /// Whether all orders of the actor can last without a time limit. An actor without orders counts, too.
+    /// Whether all orders of the actor can last without a time limit. An actor without orders also counts.
     pub(super) fn is_patient(&self) -> bool {
         self.open.iter().all(|(_, order)| is_endless_read(order) || matches!(order, Order::Block { .. }))
     }
@@ -135,7 +136,7 @@ impl Actor {
         let _ = kill(Pid::from_raw(self.pid() as i32), signal);
     }
 
-    /// The exit status, if it has ended.
+    /// Returns the exit status if the actor has ended.
     pub(super) fn ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -157,12 +158,12 @@ impl Actor {
         (status, self.said())
     }
 
-    /// The output on stderr.
+    /// Returns the actor's output on stderr.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
-    /// Kills it, if it still runs.
+    /// Kills the actor if it still runs.
     pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -175,7 +176,7 @@ impl Drop for Actor {
     }
 }
 
-/// Whether the actor has a channel after this answer. `None` if the answer does not change that.
+/// Returns whether the actor has a channel open after this answer. `None` if the answer does not change this.
 fn holds_after(order: &Order, answer: &Value) -> Option<bool> {
     match order {
         Order::Open(_) => Some(answer.is_object()),

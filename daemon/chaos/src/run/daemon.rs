@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Programs of the previous daemon can attach to a new daemon for this long after its start.
+/// The time after a new daemon's start during which programs of the previous daemon can attach.
 const RETURN: Duration = Duration::from_secs(5);
 
 /// A daemon is allowed this many more open descriptors than at the first count, because its pools might not have been filled then.
@@ -27,9 +27,9 @@ const SPARE_FILES: usize = 4;
 pub(super) struct Configured {
     pub(super) channel: Channel,
     pub(super) is_there: bool,
-    /// Whether the size of the ring in the configuration differs from the size of the existing ring.
+    /// Whether the configured size of the ring differs from the existing ring's size.
     pub(super) is_other: bool,
-    /// Whether the configuration has a journal for it.
+    /// Whether the configuration has a journal for the channel.
     pub(super) records: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Daemon {
     child: Option<Child>,
     manager: Option<Manager>,
     port: u16,
-    /// Further tables of its configuration.
+    /// More tables of the daemon's configuration.
     tables: String,
     /// Two limits for the requests of a user: the number per second, and the number in one burst.
     pub(super) limits: [u32; 2],
@@ -50,12 +50,12 @@ pub(super) struct Daemon {
     pub(super) through: Vec<String>,
     pub(super) channels: Vec<Configured>,
     pub(super) is_stopped: bool,
-    /// The start time of the present process, plus the time for which it was stopped.
+    /// The start time of the present process, later by the time for which the process was stopped.
     since: Instant,
-    /// The time for which it had run when it was stopped.
+    /// The time for which the process had run when it was stopped.
     ran: Duration,
-    /// Two numbers, counted just after the daemon's start, when nobody was attached: the daemon's open descriptors, and the descriptors
-    /// that the service manager kept for it.
+    /// Two counts just after the daemon's start, when nobody was attached: the daemon's open descriptors, and the descriptors that the
+    /// service manager kept for it.
     at_first: Option<(usize, usize)>,
 }
 
@@ -137,14 +137,14 @@ impl Daemon {
                 }
             }
         }
-        // A bridge without its channel is an error.
+        // The configuration must not name a bridge whose channel is left out.
         if self.channels.iter().all(|c| c.is_there) {
             text.push_str(&self.tables);
         }
         if is_broken {
             text.push_str("[[channel]]\nname = \"c\"\ncapacity = \"3 apples\"\n");
         }
-        // The file is replaced as a whole: a daemon may be reading it for the previous reload.
+        // The whole file is replaced, because a daemon might be reading it for the previous reload.
         let part = self.config().with_extension("part");
         fs::write(&part, text)
             .and_then(|()| fs::rename(&part, self.config()))
@@ -157,7 +157,7 @@ impl Daemon {
             .create(true)
             .append(true)
             .open(self.logs.join(format!("{}.stderr", self.name)))?;
-        // Only the new process knows the process id that the descriptors are for.
+        // `LISTEN_PID` must be the daemon's process id, which only the new process knows.
         let mut command = programs.command(Path::new("/bin/sh"));
         command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).args(&self.through).arg(&programs.shmcastd);
         command.arg("--config").arg(self.config()).arg("--socket").arg(self.socket());
@@ -171,7 +171,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Whether it answers within `patience`.
+    /// Whether the daemon answers within `patience`.
     pub(super) fn answers(&mut self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         while Instant::now() < until {
@@ -240,8 +240,8 @@ impl Daemon {
         self.at_first = self.descriptors();
     }
 
-    /// Waits until the daemon has no more open descriptors than after its start. If it still has too many, returns a description of the
-    /// excess.
+    /// Waits until the daemon has no more open descriptors than after its start. If the daemon still has too many, returns a text about
+    /// them.
     pub(super) fn left_descriptors(&self, patience: Duration) -> Option<String> {
         let (open, kept) = self.at_first?;
         let spare = SPARE + SPARE_FILES * self.channels.iter().filter(|c| c.records).count();
@@ -261,13 +261,13 @@ impl Daemon {
         }
     }
 
-    /// Returns the number of the daemon's open descriptors, and the number that the manager keeps for it.
+    /// Returns two counts: the daemon's open descriptors, and the descriptors that the manager keeps for it.
     fn descriptors(&self) -> Option<(usize, usize)> {
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid()?)).ok()?.count();
         Some((open, self.manager.as_ref().map_or(Some(0), Manager::count)?))
     }
 
-    /// The output.
+    /// Returns the daemon's output.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(self.logs.join(format!("{}.stderr", self.name))).unwrap_or_default()
     }

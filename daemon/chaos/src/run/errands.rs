@@ -1,4 +1,4 @@
-//! Separate tests within a story. They have their own actors, channels and files, and remove them afterwards.
+//! Separate tests within a story. They use their own actors, channels and files, which they remove afterwards.
 
 use super::daemon::Daemon;
 use super::{Actor, PATIENCE, World};
@@ -29,11 +29,11 @@ pub const TAMPERED: char = 't';
 pub const AT_REST: char = 'u';
 /// A channel that no other step uses.
 pub(super) const SPARE: &str = "spare";
-/// Size of its ring.
+/// The size of the spare channel's ring, in bytes.
 const CAPACITY: u64 = 1 << 16;
-/// This time is longer than the time for which a new daemon waits for programs that have channels of a crashed daemon.
+/// A time that is longer than a new daemon's wait for programs that have channels of a crashed daemon.
 const GRACE: Duration = Duration::from_millis(2200);
-/// The size of a ring in bytes, divided by the number of entries in its index. The smallest record has the same size.
+/// The number of a ring's bytes for each entry of the ring's index. The smallest record has the same size.
 const PER_ENTRY: u64 = 64;
 
 impl World<'_> {
@@ -86,7 +86,7 @@ impl World<'_> {
     pub(super) fn tamper(&mut self, channel: u8, laps: u64) -> Result<bool> {
         let known = self.channel(channel);
         let (number, wanted) = (known.number(self.channels.len()), known.channel);
-        // A reader would notice the wrong count too.
+        // A reader would also notice the wrong count.
         if self
             .readers
             .iter()
@@ -125,7 +125,7 @@ impl World<'_> {
             self.ask(&mut publisher, order)?;
         }
         self.dismiss(publisher)?;
-        // The kind follows after two words of the second record.
+        // The second record begins with two words. The record's kind follows them.
         let kind = HEADER_BYTES + CAPACITY / PER_ENTRY * 8 + PER_ENTRY + 16;
         let Ok(segment) = self.spare_segment() else { return Ok(false) };
         segment.write_all_at(&99_u64.to_le_bytes(), kind).context("write to a ring")?;
@@ -163,8 +163,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests a stopped program that has channels of a crashed daemon. Each new daemon must wait for this program. The test has daemons of
-    /// its own.
+    /// Tests a stopped program that has channels of a crashed daemon. Each new daemon must wait for this program. The test uses its own
+    /// daemons.
     pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
         let name = if brief { "brief" } else { "second" };
         let Some(mut daemon) = self.second_daemon(name, false, false)? else { return Ok(false) };
@@ -178,7 +178,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Stops `holder`, an actor that has the daemon's channel, and returns a publisher of the third daemon. These are the steps:
+    /// Stops `holder`, an actor that has the daemon's channel. Returns a publisher of the third daemon.
     ///
     /// 1. `holder` is stopped, and the daemon crashes.
     /// 2. A second daemon starts, and ends without contact to `holder`. If `is_brief`, this daemon ends without a wait. Otherwise it first
@@ -207,7 +207,7 @@ impl World<'_> {
         Ok(next)
     }
 
-    /// Starts a publisher. The publisher's channel is a channel of a daemon, or a new channel in a directory.
+    /// Starts a publisher, and lets it open a daemon's channel or a new channel in a directory.
     pub(super) fn start_publisher(&mut self, place: &Place, channel: &str) -> Result<Actor> {
         let mut publisher = self.start_actor('v')?;
         let sizes = matches!(place, Place::Dir(_)).then_some([CAPACITY, 1400]);
@@ -223,7 +223,7 @@ impl World<'_> {
         self.dismiss(reader)
     }
 
-    /// Makes a separate daemon for a test, without starting it. The daemon and its only channel have the same name. If `keeps`, a service
+    /// Makes a separate daemon for a test, but does not start it. The daemon and its only channel have the same name. If `keeps`, a service
     /// manager keeps the daemon's descriptors. Returns `None` in a story without a daemon.
     pub(super) fn second_daemon(
         &self,
@@ -269,7 +269,7 @@ impl World<'_> {
         let mut child = command.spawn().context("start a tool")?;
         let lines: Vec<String> = (0..lines).map(|line| format!("line {line}")).collect();
         let text = format!("{}\nli", lines.join("\n"));
-        // If the command has died already, it reads nothing.
+        // If the command has already died, it reads nothing.
         let _ = child.stdin.as_mut().context("a pipe")?.write_all(text.as_bytes());
         let until = Instant::now() + PATIENCE;
         while published(&dir, &name) < lines.len() as u64 && Instant::now() < until {
@@ -327,7 +327,7 @@ impl World<'_> {
         Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms })
     }
 
-    /// Gives an order, which must be carried out in time.
+    /// Gives an order. It is an error if the actor does not carry it out in time.
     pub(super) fn ask(&mut self, actor: &mut Actor, order: Order) -> Result<Value> {
         let told = format!("{order:?}");
         let id = actor.order(order);
@@ -378,7 +378,7 @@ pub(super) fn end(child: &mut Child, is_enough: impl Fn() -> bool) -> Result<Opt
     Ok(None)
 }
 
-/// The number of messages in a channel's header.
+/// Returns the number of messages in a channel's header.
 fn count(segment: &File) -> Result<u64> {
     let mut word = [0; 8];
     segment.read_exact_at(&mut word, LAZY_PUBLISHED as u64 * 8).context("read a header")?;
@@ -389,13 +389,13 @@ fn set_count(segment: &File, count: u64) -> Result<()> {
     segment.write_all_at(&count.to_le_bytes(), LAZY_PUBLISHED as u64 * 8).context("write to a header")
 }
 
-/// Number of messages that were published on a channel so far.
+/// Returns the number of messages that were published on a channel so far.
 pub(super) fn published(dir: &Path, channel: &str) -> u64 {
     let detail = Directory::at(dir).channel(channel).ok().and_then(|found| found.detail.ok());
     detail.and_then(|detail| detail.tail.ok()).map_or(0, |tail| tail.sequence.saturating_sub(1))
 }
 
-/// All messages of a channel that is at rest.
+/// Returns all messages of a channel that is at rest.
 fn messages(dir: &Path, channel: &str) -> Vec<String> {
     let mut messages = Vec::new();
     let reader = Subscriber::builder(channel).dir(dir).start(Start::Oldest).open();

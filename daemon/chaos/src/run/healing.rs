@@ -12,11 +12,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Messages that the last publisher of a channel sends.
+/// The number of messages that the last publisher of a channel sends.
 const LAST: u32 = 100;
-/// For how long readers look for the last message.
+/// The time for which readers search for the last message, in milliseconds.
 const SEARCH_MS: u64 = 10_000;
-/// The time for which readers search for the last message, in stories with a bridge or with journals. It is long for two reasons:
+/// The time in milliseconds for which readers search for the last message, in stories with a bridge or with journals. It is long for two
+/// reasons:
 ///
 /// - A receiver that missed the end of a session accepts another session only after 10 s.
 /// - A lapped reader of a journal reads all messages that other readers skip.
@@ -29,7 +30,7 @@ fn all_at_once() -> Order {
     Order::Publish { count: LAST, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
 }
 
-/// The daemon of a host.
+/// Returns the daemon of a host.
 fn whom_of(host: usize) -> Whom {
     match host {
         0 => Whom::Daemon,
@@ -38,7 +39,7 @@ fn whom_of(host: usize) -> Whom {
     }
 }
 
-/// Whether the actor must still look for the last message.
+/// Whether the actor must still search for the last message.
 fn is_finishing(actor: &Actor) -> bool {
     actor.open.iter().any(|(_, order)| matches!(order, Order::Finish { .. }))
 }
@@ -70,7 +71,7 @@ impl World<'_> {
         let (actors, last) = self.publish_last()?;
         self.finish_readers(&last, true)?;
         self.wait_for_far(&last);
-        // Readers that were busy before are free now.
+        // Readers that were busy before can answer now.
         self.wait_for_registration()?;
         self.look_at_rest()?;
         self.end_actors(actors)?;
@@ -99,14 +100,14 @@ impl World<'_> {
             self.daemons[host].channels.iter_mut().for_each(|c| c.records = c.channel.journal.is_some());
             self.start_daemon(whom_of(host))?;
             for at in 0..count {
-                // This reload makes the configuration sound, whatever the last one did.
+                // This reload makes the configuration valid, whatever the last reload did.
                 self.reload((host * count + at) as u8, Change::Add)?;
             }
         }
         Ok(())
     }
 
-    /// Notes the actors that have not answered although nothing prevents them.
+    /// Logs the actors that have not answered although nothing prevents them.
     fn note_silent(&mut self) -> Result<()> {
         let mut deeds = Vec::new();
         for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
@@ -119,7 +120,7 @@ impl World<'_> {
         deeds.into_iter().try_for_each(|deed| self.note(deed))
     }
 
-    /// Waits until all readers of a daemon are attached again, except readers that are stopped or busy.
+    /// Waits until all readers of a daemon are attached again. Does not wait for readers that are stopped or busy.
     fn wait_for_registration(&mut self) -> Result<()> {
         if self.daemons.is_empty() {
             return Ok(());
@@ -148,11 +149,11 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets publishers that still have their channel publish once more. These messages must reach the readers, whatever happened before.
-    /// Only some stories do this. In the other stories, the first message after all troubles comes from the last publisher.
+    /// Some stories let the publishers that still have their channel publish once more. The readers must get these messages. In the other
+    /// stories, the last publisher sends the first message after all faults.
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
-        // Messages that a wire lost arrive only after the far host has repaired the loss.
+        // If a wire lost a message, it arrives only after the far host has repaired the loss.
         if self.wire.is_some() || self.network.is_some() || !matches!(self.seed % 5, 1 | 3) {
             return last;
         }
@@ -221,7 +222,7 @@ impl World<'_> {
             let Some((last, sequence)) = actor.channel.and_then(|at| last.get(&(at % count))) else {
                 continue;
             };
-            // A reader that waits for more events than a farewell causes waits for the last publisher.
+            // Some readers wait for more events than the farewell causes. They must wait for the last publisher.
             if actor.is_free() || is_last {
                 actor.order(Order::Finish { last: *last, sequence: *sequence, ms });
             }
@@ -250,8 +251,8 @@ impl World<'_> {
         if is_long { SEARCH_FAR_MS } else { SEARCH_MS }
     }
 
-    /// Waits until the far host has all messages of the first channel, even if the channel has no reader there. Later the tools are
-    /// compared with this state.
+    /// Waits until the far host has all messages of the first channel, even if the channel has no reader there. The output of tools must
+    /// later agree with this state.
     fn wait_for_far(&self, last: &LastMessages) {
         let Some((_, sequence)) = last.get(&0) else { return };
         let name = &self.channels[0].name;
@@ -268,7 +269,7 @@ impl World<'_> {
 
     fn look_at_rest(&mut self) -> Result<()> {
         self.note(Deed::AtRest)?;
-        // Figures may be a tenth of a second old.
+        // The figures that tools show can be a tenth of a second old.
         std::thread::sleep(Duration::from_millis(if self.daemons.is_empty() { 0 } else { 150 }));
         self.look_at_bridges()?;
         for host in self.home()..self.daemons.len().max(1) {
@@ -285,7 +286,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Ends all actors in order.
+    /// Closes and ends all actors.
     fn end_actors(&mut self, last: Vec<Actor>) -> Result<()> {
         let there: Vec<Actor> = self
             .publishers

@@ -1,4 +1,4 @@
-//! The journals of a story: those of the daemon, and those of `shmcast record` (recorders by hand).
+//! The journals of a story. Daemons write some of them. The others are written by `shmcast record`, which the runner starts.
 
 use super::{Known, PATIENCE, World, ended};
 use crate::actor::Order;
@@ -12,18 +12,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Beginning of the names of recorders by hand.
+/// The beginning of the names of recorders that the runner starts by `shmcast record`.
 pub const RECORDER: &str = "recorder";
-/// Size of the files, which is the smallest possible.
+/// The setting for the size of a journal's files: the smallest possible size.
 const FILE: &str = "1MiB";
-/// The time within which a daemon must begin to record. After a failure, the daemon tries again every few seconds.
+/// The time within which a daemon must begin to record. A daemon tries again every few seconds after a failure.
 const BEGIN: Duration = Duration::from_secs(15);
 
-/// `shmcast record` of one channel, running or not.
+/// The runner's own recorder of one channel (`shmcast record`), running or not.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     child: Option<Child>,
-    /// The number of the recorder's directory. If the channel restarts, the recorder gets another directory.
+    /// The number of the recorder's directory. After the channel restarts, the recorder gets another directory.
     dir: u32,
     is_doomed: bool,
 }
@@ -45,13 +45,13 @@ impl Drop for Recorder {
     }
 }
 
-/// The directory of all journals of a story.
+/// Returns the directory of all journals of a story.
 pub(super) fn journals_dir(dir: &Path) -> PathBuf {
     dir.join("journals")
 }
 
-/// Returns the line of a daemon's configuration that makes the daemon record a channel. If the daemon should not record the channel, the
-/// line is empty.
+/// Returns the line of a daemon's configuration that makes the daemon record a channel. Returns an empty line if the daemon should not
+/// record the channel.
 pub(super) fn line(dir: &Path, channel: &Channel) -> String {
     let Some(Recorded { sync, roll_ms, keeps }) = &channel.journal else { return String::new() };
     let dir = journals_dir(dir).join(&channel.name);
@@ -60,7 +60,7 @@ pub(super) fn line(dir: &Path, channel: &Channel) -> String {
     format!("journal = {{ dir = {dir:?}, sync = \"{sync}\", file = \"{FILE}\"{roll}{keep} }}\n")
 }
 
-/// The folders of the streams in a journal's directory.
+/// Returns the folders of the streams in a journal's directory.
 fn streams_in(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
@@ -86,8 +86,7 @@ fn recorder_of(step: &Step) -> Option<u8> {
 }
 
 impl World<'_> {
-    /// Carries out a step if it concerns a recorder that the runner starts itself, with `shmcast record`. Returns `None` for any other
-    /// step.
+    /// Carries out a step for a recorder that the runner starts itself by `shmcast record`. Returns `None` for any other step.
     pub(super) fn carry_out_by_hand(&mut self, step: &Step) -> Result<Option<bool>> {
         let Some(at) = recorder_of(step) else { return Ok(None) };
         let at = at % self.channels.len() as u8;
@@ -159,7 +158,7 @@ impl World<'_> {
         }
     }
 
-    /// Notes the recorders that have ended.
+    /// Logs the recorders that have ended.
     pub(super) fn reap_recorders(&mut self) -> Result<()> {
         let over: Vec<(u8, ExitStatus, bool)> = self
             .recorders
@@ -178,7 +177,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets all recorders continue. Waits until the daemons record all channels that they should record.
+    /// Lets all stopped recorders continue. Waits until the daemons record all channels that they should record.
     pub(super) fn heal_recorders(&mut self) -> Result<()> {
         let by_hand: Vec<u8> = self.recorders.keys().copied().collect();
         for at in by_hand {
@@ -212,13 +211,13 @@ impl World<'_> {
         missing.into_iter().try_for_each(|deed| self.note(deed))
     }
 
-    /// Verifies the daemon's journal of a channel. The daemon might be writing the journal at the same time.
+    /// Verifies the daemon's journal of a channel. The daemon can be writing the journal at the same time.
     pub(super) fn verify(&mut self, name: &str) -> Result<bool> {
         let dir = journals_dir(&self.dir).join(name);
         self.verify_in(&dir)
     }
 
-    /// Verifies the journals of all streams in a directory. Returns false if there is no file yet.
+    /// Verifies the journals of all streams in a directory. Returns false if no stream has a file yet.
     fn verify_in(&mut self, dir: &Path) -> Result<bool> {
         let begun: Vec<PathBuf> = streams_in(dir).into_iter().filter(|stream| is_begun(stream)).collect();
         for stream in &begun {
@@ -227,7 +226,7 @@ impl World<'_> {
         Ok(!begun.is_empty())
     }
 
-    /// Ends the recorders in order.
+    /// Ends the recorders by a signal, and waits for their end.
     pub(super) fn end_recorders(&mut self) -> Result<()> {
         let by_hand: Vec<u8> = self.recorders.keys().copied().collect();
         for at in by_hand {

@@ -1,4 +1,4 @@
-//! A small replacement for the service manager. It keeps the descriptors that a daemon sends to it, and passes them to the next
+//! A small replacement for the service manager. This manager keeps the descriptors that a daemon sends to it, and passes them to the next
 //! daemon.
 //!
 //! See `sd_notify(3)` (`FDSTORE=1`, `FDNAME=`, `FDSTOREREMOVE=1`) and `sd_listen_fds(3)`.
@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The kept descriptors, by name.
 type Kept = Arc<Mutex<Vec<(String, File)>>>;
 
-/// The manager of one daemon at a time.
+/// The manager, which serves one daemon at a time.
 #[derive(Debug)]
 pub(super) struct Manager {
     path: PathBuf,
     kept: Kept,
-    /// Receives a message for each message that we sent ourselves.
+    /// Receives an item for each message that the manager sent to itself.
     heard: Receiver<()>,
 }
 
@@ -70,7 +70,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // This ends the thread: it receives this message as any other.
+        // This message ends the thread.
         if let Ok(socket) = UnixDatagram::unbound() {
             let _ = socket.send_to(b"X_OVER=1", &self.path);
         }

@@ -1,7 +1,7 @@
-//! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
+//! The runner: plays a story with real processes in a separate directory, and leaves the logs for the oracle.
 //!
-//! The runner carries out one step after the other. A step that gives an order to an actor waits for the actor's answer. After the step
-//! `race`, the next step does not wait, so a further step begins while the actor is still busy.
+//! The runner carries out one step after the other. If a step gives an order to an actor, the runner waits for the actor's answer. After
+//! the step `race`, the runner does not wait for the next step, so a further step begins while the actor is still busy.
 
 mod actors;
 mod carry;
@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The time for which a step waits for the answer of an actor that might have to wait itself.
 const COURTESY: Duration = Duration::from_millis(1500);
 
-/// Plays `story`. The logs are in the returned directory, which is below `under`.
+/// Plays `story`. Returns the directory that has the logs, which is below `under`.
 ///
 /// # Errors
 /// The reason why the story could not be played. Faults of the product are in the logs.
@@ -70,9 +70,9 @@ struct World<'a> {
     dir: PathBuf,
     logs: PathBuf,
     log: Log,
-    /// The story's channels. Each daemon has its own list of channels, and a reload can change that list.
+    /// The story's channels. Each daemon has a list of its own, which a reload can change.
     channels: Vec<Channel>,
-    // Fields are dropped in this order: actors end before their daemons.
+    // Fields are dropped in this order, so actors end before their daemons.
     publishers: Vec<Option<Actor>>,
     readers: Vec<Option<Actor>>,
     /// The daemons of the story, one for each host. Empty in a story without a daemon.
@@ -80,7 +80,7 @@ struct World<'a> {
     /// The recorders that the runner starts itself, by the number of their channel.
     recorders: BTreeMap<u8, Recorder>,
     wire: Option<Wire>,
-    /// The network of a story with several hosts. It is dropped after the daemons.
+    /// The network of a story with several hosts. It must be dropped after the daemons.
     network: Option<Network>,
     plants: Plants,
     /// Number of actors so far.
@@ -131,7 +131,7 @@ impl<'a> World<'a> {
         }
         if self.channels.iter().any(|channel| channel.journal.is_some()) {
             self.wait_for_recorders()?;
-            // Recorders have descriptors of their own.
+            // The count must include the recorders' descriptors.
             self.daemons.iter_mut().for_each(Daemon::note_descriptors);
         }
         self.start_peer()?;
@@ -171,8 +171,8 @@ impl<'a> World<'a> {
         self.dir.join("channels")
     }
 
-    /// Returns a channel by its number. The first numbers are the channels of the first daemon, the next numbers those of the next daemon,
-    /// and so on. After the last channel, the numbers begin again with the first one.
+    /// Returns a channel by its number. The first numbers are the channels of the first daemon, the next numbers are those of the second
+    /// daemon, and so on. Larger numbers begin again with the first channel.
     fn channel(&self, number: u8) -> Known {
         let count = self.channels.len();
         let (host, at) =
@@ -184,7 +184,7 @@ impl<'a> World<'a> {
         Known { host, at, channel }
     }
 
-    /// Returns the daemon that is meant, if there is one.
+    /// Returns the daemon that `whom` names, if it exists.
     fn daemon(&mut self, whom: Whom) -> Option<&mut Daemon> {
         match whom {
             Whom::Daemon => self.daemons.first_mut(),
@@ -257,7 +257,7 @@ impl<'a> World<'a> {
         Ok(Some(answer.unwrap_or(Value::Null)))
     }
 
-    /// Notes the processes that have ended.
+    /// Logs the processes that have ended.
     fn reap(&mut self) -> Result<()> {
         self.reap_recorders()?;
         self.reap_sender()?;
@@ -282,13 +282,13 @@ impl<'a> World<'a> {
 /// A channel of a host.
 struct Known {
     host: usize,
-    /// The number on that host.
+    /// The channel's number on that host.
     at: usize,
     channel: Channel,
 }
 
 impl Known {
-    /// The number among the channels of all hosts.
+    /// Returns the channel's number among the channels of all hosts.
     fn number(&self, count: usize) -> usize {
         self.host * count + self.at
     }
@@ -311,7 +311,7 @@ fn start_daemons(
         daemon.configure(false)?;
         daemon.start(programs)?;
         anyhow::ensure!(daemon.answers(PATIENCE), "the daemon does not start: {}", daemon.said());
-        // Bridges open their channels later, when they start them.
+        // Bridges open their channels only later, so their descriptors cannot be counted here.
         if setup.lines.is_none() && setup.net.is_none() {
             daemon.note_descriptors();
         }

@@ -1,4 +1,4 @@
-//! Files and links of a stranger in the directories of channels. They must stay unchanged.
+//! A stranger's files and links in the directories of channels. These files and links must stay unchanged.
 
 use crate::story::Plant;
 use anyhow::{Context, Result};
@@ -8,14 +8,14 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Everything that was planted, with its content.
+/// Everything that a stranger planted, with its content.
 #[derive(Debug, Default)]
 pub(super) struct Plants {
     precious: PathBuf,
     /// Files and their content.
     files: BTreeMap<PathBuf, String>,
     links: Vec<PathBuf>,
-    /// Folders that were closed, with their mode before.
+    /// Folders that were closed, each with its earlier mode.
     closed: BTreeMap<PathBuf, u32>,
     count: usize,
 }
@@ -23,7 +23,7 @@ pub(super) struct Plants {
 impl Plants {
     pub(super) fn new(dir: &Path) -> Result<Self> {
         let mut plants = Self { precious: dir.join("precious"), ..Self::default() };
-        // Some of these names are those of a channel's files, and others are those of files in a home.
+        // Some of these names are names of a channel's files. The others are names of files in a home directory.
         for name in ["id_ed25519", "lock", "segment", "12-00ff00ff00ff00ff"] {
             let path = plants.precious.join(name);
             plants.file(path)?;
@@ -38,14 +38,14 @@ impl Plants {
         Ok(())
     }
 
-    /// Plants something, if that is possible.
+    /// Plants a stranger's files or links, if possible.
     pub(super) fn plant(&mut self, plant: Plant, dir: &Path, channel: &str) -> Result<bool> {
         let channel = dir.join(channel);
         let readers = channel.join("readers");
         self.count += 1;
         match plant {
             Plant::ReadersLink => {
-                // This is done only if the folder has no page.
+                // The folder of reader pages can be replaced only if it has no page.
                 if channel.is_dir() && fs::remove_dir(&readers).is_ok_or_absent() {
                     symlink(&self.precious, &readers).context("plant a link")?;
                     self.links.push(readers);
@@ -86,7 +86,7 @@ impl Plants {
         }
     }
 
-    /// The things that have changed.
+    /// Returns the planted things that have changed.
     pub(super) fn changed(&self) -> Vec<String> {
         let mut changed = Vec::new();
         for (path, text) in &self.files {
@@ -99,10 +99,10 @@ impl Plants {
         changed
     }
 
-    /// Removes everything that keeps channels from being used.
+    /// Removes everything that makes channels unusable.
     pub(super) fn take_away(&mut self) {
         for (folder, mode) in std::mem::take(&mut self.closed) {
-            // The folder may be gone, with its channel.
+            // The folder might have been removed with its channel.
             if fs::symlink_metadata(&folder).is_ok_and(|m| m.is_dir()) {
                 let _ = fs::set_permissions(&folder, Permissions::from_mode(mode));
             }

@@ -1,10 +1,10 @@
-//! The programs that a story is played with.
+//! The programs for playing a story.
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The places of the programs.
+/// The paths of the programs.
 #[derive(Debug, Clone)]
 pub struct Programs {
     /// The command of this package, which is also the actor.
@@ -15,7 +15,7 @@ pub struct Programs {
     pub shmcast: PathBuf,
     /// Commands of testees in other languages. Some readers are such testees.
     pub testees: Vec<String>,
-    /// The corrected mistake that is planted again. The programs were built with `--cfg shmcast_faults`.
+    /// The corrected mistake that is planted again, if any. Then the programs must have been built with `--cfg shmcast_faults`.
     pub fault: Option<String>,
 }
 
@@ -23,7 +23,7 @@ impl Programs {
     /// Finds the programs in `dir`.
     ///
     /// # Errors
-    /// The program that is missing, and how to build it.
+    /// The name of the missing program, and the command that builds it.
     pub fn in_dir(dir: &Path) -> Result<Self> {
         let program = |name: &str| {
             let path = dir.join(name);
@@ -44,13 +44,13 @@ impl Programs {
     /// Finds the programs in the directory of this program.
     ///
     /// # Errors
-    /// The program that is missing, and how to build it.
+    /// The name of the missing program, and the command that builds it.
     pub fn beside_this() -> Result<Self> {
         let this = std::env::current_exe().context("find this program")?;
         Self::in_dir(this.parent().context("this program lies in no directory")?)
     }
 
-    /// Makes a command. Removes those environment variables of this process that would lead the command to other channels.
+    /// Makes a command for `program`. The command does not inherit the environment variables that would lead it to other channels.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         self.cleanse(&mut command);

@@ -1,4 +1,4 @@
-//! Tests of readers in extreme situations: a publisher at full speed, the publisher's death, a reader with the only copy of a channel's
+//! Tests of readers in extreme situations: a publisher at full speed, the publisher's death, a reader that has the only copy of a channel's
 //! memory, and a reader without a free descriptor.
 
 use super::daemon::Daemon;
@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 /// Readers whose names begin with this letter must get the event of their publisher's death.
 pub const BEREAVED: char = 'w';
 
-/// The time within which a reader receives available messages, or a program notices the end of another program.
+/// The time within which a reader receives available messages. A program must also notice the end of another program within this time.
 const NOTICE: Duration = Duration::from_millis(100);
-/// How often a program has run by then that looks each 10 ms.
+/// The number of times that a program runs within [`NOTICE`] if it runs every 10 ms, with a margin.
 const RUNS: u64 = 5;
-/// The largest number of takeovers that are tried. The attempts end when a takeover leaves a message that is not valid.
+/// The largest number of takeovers that are tried. After a takeover that leaves an invalid message, there are no more tries.
 const ROUNDS: u8 = 40;
 
-/// Messages of a publisher that is stopped before it is done.
+/// Returns the order to publish messages until the publisher is stopped.
 fn publish_on() -> Order {
     Order::Publish { count: 200_000, sizes: Sizes::Tiny, sending: Sending::Batch, pause_us: 0 }
 }
@@ -33,7 +33,7 @@ fn read_on(how: How) -> Order {
     Order::Read { how, ms: 0, rest_us: 0 }
 }
 
-/// Waits for the time [`NOTICE`]. The time for which the program waited for a CPU does not count.
+/// Waits for the time [`NOTICE`]. Time for which the program waited for a CPU does not count.
 fn give_time(pid: u32) {
     let (started, before) = (Instant::now(), scheduled(pid));
     while started.elapsed() < PATIENCE {
@@ -46,7 +46,7 @@ fn give_time(pid: u32) {
     }
 }
 
-/// Returns the total time for which the threads of a process have waited for a CPU, and how often they have run.
+/// Returns two values for the threads of a process: how long they have waited for a CPU, and how often they have run.
 fn scheduled(pid: u32) -> (Duration, u64) {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.fold((Duration::ZERO, 0), |(queued, runs), thread| {
@@ -83,8 +83,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a reader gets the event of each publisher's death, after all messages of that publisher. If the channel belongs to a
-    /// daemon, the reader has no free descriptor at that time.
+    /// Tests that a reader gets the event of each publisher's death, after all messages of that publisher. If a daemon owns the channel,
+    /// the reader has no free descriptor at that time.
     pub(super) fn bereave(&mut self, wait: Waiting) -> Result<bool> {
         const NAME: &str = "bereaved";
         let mut daemon = self.second_daemon(NAME, false, false)?;
@@ -120,7 +120,7 @@ impl World<'_> {
         self.signal_actor(reader, Signal::SIGSTOP)?;
         self.ask(&mut publisher, publish(5))?;
         self.kill_actor(publisher)?;
-        // A daemon that has not told the reader by now tells it later.
+        // A daemon that has not told the reader within this time tells it later.
         std::thread::sleep(NOTICE);
         self.signal_actor(reader, Signal::SIGCONT)?;
         give_time(reader.pid());
@@ -128,7 +128,7 @@ impl World<'_> {
     }
 
     /// Tests a crash of a daemon after which only one reader has a channel's memory. The next daemon must wait until this reader has passed
-    /// it the memory. It must wait even if nobody has published in this memory yet.
+    /// the memory to it, even if nobody has published in this memory yet.
     pub(super) fn leave_it_to_a_reader(&mut self, is_brief: bool) -> Result<bool> {
         const NAME: &str = "inherited";
         let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };
@@ -142,7 +142,7 @@ impl World<'_> {
         std::thread::sleep(NOTICE);
         self.take_channel(&daemon)?;
         self.dismiss(publisher)?;
-        // The reader has the new memory by now.
+        // After this pause, the reader has the new memory.
         std::thread::sleep(NOTICE);
         let mut next = self.ask_the_third(&mut daemon, &mut reader, is_brief)?;
         let published = self.ask(&mut next, publish(5))?;
@@ -152,8 +152,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A reader reaches a message whose publisher was cut off, and cannot change to the next segment. Tests that the reader's receiving
-    /// call still returns in time.
+    /// Tests that a call of a reader returns in time in this case: the next message's publisher was cut off, and the reader cannot change
+    /// to the next segment.
     pub(super) fn withhold(&mut self) -> Result<bool> {
         const NAME: &str = "withheld";
         let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };
@@ -176,10 +176,10 @@ impl World<'_> {
             let opened = self.ask(&mut new, order)?;
             self.signal_actor(&mut old, Signal::SIGCONT)?;
             let end = old.answer(id, PATIENCE).unwrap_or_default();
-            // It published beyond the place where the next one goes on.
+            // The old publisher has published beyond the sequence at which the next publisher continues.
             let is_void = end["next"].as_u64() > opened["next"].as_u64();
             if is_void {
-                // The reader takes the next order when its call has returned.
+                // After this pause, the reader's call has returned, and the reader takes the next order.
                 std::thread::sleep(NOTICE);
                 self.ask(&mut reader, Order::Registered {})?;
             }

@@ -12,9 +12,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A time longer than a client waits for an answer.
+/// A time that is longer than a client's wait for an answer.
 const LONG: Duration = Duration::from_secs(6);
-/// Time in which clients notice that their daemon has died.
+/// The time within which clients notice that their daemon has died.
 const NOTICE: Duration = Duration::from_millis(200);
 /// The time within which many readers must have attached again. If the limits on requests applied to these readers, they would need far
 /// longer.
@@ -23,7 +23,7 @@ const RETURN: Duration = Duration::from_secs(8);
 /// The channel of a publisher that is interrupted.
 const INTERRUPTED: &str = "interrupted";
 
-/// A script that starts a daemon. The script gives the daemon $1 further descriptors, which come before the inherited descriptors.
+/// A script that starts a daemon with inherited descriptors. The script adds $1 other descriptors before them.
 const FILLED: &str = r#"
 others=$1; shift
 kept=${LISTEN_FDS:-0}
@@ -64,8 +64,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a publisher does not fail if signals interrupt the allocation of its memory. Newer kernels continue the allocation by
-    /// themselves. So in this test, a tracer gives the publisher the results of an older kernel.
+    /// Tests that a publisher does not fail if signals interrupt the allocation of its memory. Newer kernels continue such an allocation by
+    /// themselves. So a tracer gives the publisher the results of an older kernel.
     pub(super) fn interrupt(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() || !there_is("strace") {
             return Ok(false);
@@ -113,7 +113,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that many readers can attach again after a crash. Their user must not count as a user with too many requests.
+    /// Tests that many readers can attach again after a crash. The limits on the requests of a user must not apply to these readers.
     pub(super) fn bring_back_a_crowd(&mut self, readers: u16) -> Result<bool> {
         let Some(mut daemon) = self.second_daemon("crowded", false, false)? else { return Ok(false) };
         self.begin(&mut daemon)?;
@@ -135,7 +135,7 @@ impl World<'_> {
         daemon.configure(false)?;
         daemon.kill();
         self.begin(&mut daemon)?;
-        // By now everybody has noticed the crash.
+        // After this pause, all programs have noticed the crash.
         std::thread::sleep(NOTICE);
         let until = Instant::now() + RETURN;
         let away = || crowd.iter().filter(|reader| reader.is_registered() != Some(true)).count();

@@ -1,4 +1,4 @@
-//! Carries out each step of a story. A method returns true if its step applied.
+//! Carries out the steps of a story. Each method returns true if its step could be applied.
 
 use super::errands::wanted;
 use super::{Actor, COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
@@ -75,7 +75,7 @@ impl World<'_> {
         (start, wait): (Start, Waiting),
         (skip, page, live_only): (bool, bool, bool),
     ) -> Result<bool> {
-        // A channel that was given up has no readers any more.
+        // After a promotion, the previous host's channel gets no new readers.
         if usize::from(channel) < self.home() {
             return Ok(false);
         }
@@ -121,13 +121,13 @@ impl World<'_> {
         self.order_to_attach(Whom::Publisher(who), order, number)
     }
 
-    /// Orders an actor to attach to the channel with this number. Before that, the actor leaves its present channel. The actor leaves even
-    /// if the two channels are the same.
+    /// Orders an actor to attach to the channel with this number. Before that, the actor leaves its present channel, even if it is the same
+    /// channel.
     fn order_to_attach(&mut self, whom: Whom, order: Order, number: usize) -> Result<bool> {
         let before = self.there(whom).and_then(|actor| actor.channel.take());
         self.note_lost_rings("its last holder left it for another, or to attach again")?;
         let was_told = self.order(whom, order)?.is_some();
-        // A busy actor did not get the order, and keeps its channel.
+        // A busy actor has not received the order, and keeps its channel.
         if let Some(actor) = self.there(whom) {
             actor.channel = if was_told { Some(number) } else { before };
         }
@@ -226,7 +226,7 @@ impl World<'_> {
     fn restart(&mut self, whom: Whom, by: Signal) -> Result<bool> {
         let Some(daemon) = self.daemon(whom).filter(|d| d.pid().is_some()) else { return Ok(false) };
         daemon.signal(by);
-        // A stopped daemon is to end as well.
+        // A stopped daemon must continue before it can end.
         daemon.signal(Signal::SIGCONT);
         let status = daemon.wait(PATIENCE);
         let (who, said) = (daemon.name.to_owned(), daemon.said());
@@ -344,10 +344,10 @@ impl World<'_> {
         if daemon.is_stopped {
             return Ok(false);
         }
-        // This is noted before, because messages that are published while it runs may or may not be void.
+        // The takeover is logged before it begins. Messages that are published during the takeover can be void or valid.
         self.note(Deed::TakingOver { channel: channel.clone() })?;
         self.run_tool(host, &["takeover", &channel])?;
-        // A publisher that was cut off holds a ring that is not the channel's any more.
+        // After the takeover, the old publisher no longer has the channel's ring.
         let place = Some(host * self.channels.len() + at);
         let cut_off = self.publishers.iter_mut().flatten().filter(|publisher| publisher.channel == place);
         for publisher in cut_off {
@@ -447,16 +447,16 @@ pub(super) fn set_descriptor_limit(pid: u32, spare: Option<u8>) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     let open: HashSet<u64> =
         open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // The limit is one of numbers, and a new descriptor has the lowest that is free.
+    // The limit applies to descriptor numbers, and a new descriptor gets the lowest free number.
     let free = |spare: u8| (0..4096).filter(|number| !open.contains(number)).nth(spare.into());
     let current = spare.and_then(free).unwrap_or(4096);
     let limit = Rlimit { current: Some(current), maximum: Some(4096) };
-    // Without a process, `prlimit` would limit this one.
+    // Without a process id, `prlimit` would limit this process.
     let Some(process) = Pid::from_raw(pid as i32) else { return false };
     prlimit(Some(process), Resource::Nofile, limit).is_ok()
 }
 
-/// The paths of everything below `dir`.
+/// Returns the paths of everything below `dir`.
 fn tree(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![dir.to_owned()];
@@ -472,7 +472,7 @@ fn tree(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The order that a step is, for steps that are nothing else.
+/// Returns the order for a step that consists only of this order.
 fn order_of(step: &Step) -> Option<(Whom, Order)> {
     let (publisher, reader) = (Whom::Publisher, Whom::Reader);
     Some(match *step {

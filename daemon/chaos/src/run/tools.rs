@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time that a tool may take.
+/// The time limit of a tool.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a command and logs its output. If the command does not end in time, kills it and logs no exit code.

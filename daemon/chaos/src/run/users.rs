@@ -1,4 +1,4 @@
-//! Tests with other users of the host. They need a program that can become another user. Without such a program, they are skipped.
+//! Tests with other users of the host. These tests need a program that can become another user, and are skipped without such a program.
 
 use super::daemon::Daemon;
 use super::errands::publish;
@@ -16,28 +16,28 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A user who is nobody in particular: nobody.
+/// The user `nobody`, who is not the user of this process.
 const STRANGER: u32 = 65534;
-/// The name of a channel that is not for that user.
+/// The name of a channel that other users are not allowed to read.
 const SECRET: &str = "secret";
-/// The name of a channel that is for everybody.
+/// The name of a channel that everybody is allowed to read.
 const OPEN: &str = "open";
-/// The time within which a daemon must answer users whose names it need not look up.
+/// The time within which a daemon must answer a user whose name it does not have to look up.
 const PROMPT: Duration = Duration::from_secs(4);
 
-/// The time for which the daemon is looked at.
+/// The time for which the daemon is observed.
 const LOOKS: Duration = Duration::from_millis(1500);
 
-/// A script that starts a daemon with a user database that does not answer. $1 is a pipe that nobody writes
-/// to, and the rest is the daemon with its arguments.
+/// A script that starts a daemon with a user database that does not answer. $1 is a pipe that nobody writes to. The other arguments are the
+/// command of the daemon.
 const HANGING_NAMES: &str = r#"
 pipe=$1; shift
 mount --bind "$pipe" /etc/passwd && mount --bind "$pipe" /etc/group || exit 9
 exec "$@"
 "#;
 
-/// A script that publishes as several users. $1 is the user who makes the shared directory, $2 the command,
-/// and the rest are the users.
+/// A script that publishes as several users. $1 is the user who makes the shared directory, and $2 is the command. The other arguments are
+/// the users.
 const NEIGHBOURS: &str = r#"
 maker=$1; command=$2; shift 2
 mount -t tmpfs -o mode=1777 none /dev/shm || exit 9
@@ -84,7 +84,7 @@ fn table(name: &str, subscribers: &str) -> String {
 }
 
 impl World<'_> {
-    /// Starts a separate daemon with these tables, for a test. Other users are allowed to connect to its socket.
+    /// Starts a separate daemon with these configuration tables, for a test. Other users are allowed to connect to its socket.
     fn daemon_for_all(&self, name: &'static str, tables: String) -> Result<Daemon> {
         fs::set_permissions(&self.dir, Permissions::from_mode(0o755))
             .context("open the story's directory")?;
@@ -111,7 +111,7 @@ impl World<'_> {
             &["ls", "--json"][..],
             &["top", "--json", "--interval", "100ms"],
             &["events", "--last", "100", "--json"],
-            // The refusal of this one is an event that the outsider may see.
+            // The daemon logs this refusal as an event, and the outsider is allowed to see that event.
             &["stat", SECRET],
         ] {
             self.look_as_stranger(&daemon, arguments)?;
@@ -144,7 +144,7 @@ impl World<'_> {
     /// Tests that each user can publish and read at the default place, whichever user was the first.
     pub(super) fn let_neighbours_publish(&mut self, maker: Maker) -> Result<bool> {
         let shmcast = &self.programs.shmcast;
-        // The place of the channels is an empty one in this errand.
+        // This test mounts an empty directory at the channels' place. The mount would hide the command if the command were in this place.
         if !can_mount() || as_stranger(shmcast).is_none() || shmcast.starts_with("/dev/shm") {
             return Ok(false);
         }
@@ -164,8 +164,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests a user database that does not answer. While the daemon waits for the names of one user, it must promptly answer a user whose
-    /// names it need not look up.
+    /// Tests a user database that does not answer. While the daemon waits for the name of one user, it must promptly answer another user
+    /// whose name it does not have to look up.
     pub(super) fn let_names_hang(&mut self) -> Result<bool> {
         let Some(mut stranger) = as_stranger(&self.programs.shmcast).filter(|_| can_mount()) else {
             return Ok(false);

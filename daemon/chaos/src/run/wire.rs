@@ -1,8 +1,8 @@
 //! The wire between two hosts of a story, which are both this machine. Datagrams pass through this program, which drops, duplicates, delays
 //! or forges some of them.
 //!
-//! A line leads from the sender's address to the receiver's address. Requests to the repair server pass through this program too. It has a
-//! separate socket for each client, so that it can pass answers back to the right client.
+//! A line leads from the sender's address to the receiver's address. Requests to the repair server also pass through this program. There is
+//! a separate socket for each client, so that an answer goes back to the right client.
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// The time for which a thread waits for a datagram before it checks whether it must end.
 const LOOK: Duration = Duration::from_millis(50);
-/// Bytes of a MoldUDP64 header: session, sequence, count.
+/// The size of a MoldUDP64 header in bytes: session, sequence, count.
 pub(super) const HEADER: usize = 20;
 
 /// The quality of a line: the percentages of datagrams that are dropped, duplicated and delayed.
@@ -28,22 +28,22 @@ struct Quality {
     copies: AtomicU8,
     late: AtomicU8,
     is_over: AtomicBool,
-    /// Whether requests and answers pass unharmed.
+    /// Whether requests and answers pass without loss, duplication or delay.
     spares_requests: AtomicBool,
-    /// Datagrams of the feed so far.
+    /// The number of the feed's datagrams so far.
     carried: AtomicU64,
-    /// The header of the last datagram of the feed, for forgeries.
+    /// The header of the feed's last datagram, from which forged packets are made.
     last: Mutex<Option<[u8; HEADER]>>,
 }
 
-/// A wire.
+/// A wire between two hosts.
 #[derive(Debug)]
 pub(super) struct Wire {
     quality: Arc<Quality>,
     threads: Vec<JoinHandle<()>>,
-    /// The ports that the sender's lines lead to.
+    /// The ports to which the sender's lines lead.
     pub(super) sends_to: Vec<u16>,
-    /// The ports at which the receiver listens for them.
+    /// The ports at which the receiver listens for the lines.
     pub(super) hears_at: Vec<u16>,
     /// The port at which the receiver finds the server.
     pub(super) asks_at: u16,
@@ -51,10 +51,10 @@ pub(super) struct Wire {
     pub(super) serves_at: u16,
 }
 
-/// The first port that this program uses. For other programs, the system chooses ports from a higher range. So another program gets one of
-/// these ports only if it asks for the port's number.
+/// The first port that this program uses. The system chooses ports for other programs from a higher range. So another program has one of
+/// these ports only if it requested the number.
 const FIRST_PORT: u16 = 10_000;
-/// The number of ports for one process of this program, and the largest number of such processes.
+/// The number of ports for each process of this program. The next constant is the largest number of such processes.
 const PORTS: u16 = 2000;
 const PROCESSES: u16 = 10;
 
@@ -70,7 +70,7 @@ fn own_ports() -> Result<u16> {
     own.as_ref().map(|(first, _)| *first).context("all ports belong to other processes of this program")
 }
 
-/// A port that nobody uses now.
+/// Returns a port that nobody uses now.
 pub(super) fn free_port() -> Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = own_ports()?;
@@ -121,7 +121,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The configuration table of the bridge that sends.
+    /// Returns the configuration table of the sending bridge.
     pub(super) fn sends(&self, channel: &str) -> String {
         let lines = lines(&self.sends_to);
         let server = local(self.serves_at);
@@ -131,7 +131,7 @@ impl Wire {
         )
     }
 
-    /// The configuration table of the bridge that receives.
+    /// Returns the configuration table of the receiving bridge.
     pub(super) fn receives(&self, channel: &str) -> String {
         let lines = lines(&self.hears_at);
         let server = local(self.asks_at);
@@ -148,7 +148,7 @@ impl Wire {
         self.quality.spares_requests.store(false, Ordering::Relaxed);
     }
 
-    /// Does the same as `set`, but only for the feed. Requests to the server and the server's answers are not changed.
+    /// Sets the percentages like `set`, but only for the feed. Requests to the server and the server's answers are not changed.
     pub(super) fn set_lines(&self, loss: u8, copies: u8, late: u8) {
         self.set(loss, copies, late);
         self.quality.spares_requests.store(true, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl Wire {
         *self.quality.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of datagrams that the feed's lines brought so far.
+    /// Returns the number of datagrams that the feed's lines have carried so far.
     pub(super) fn carried(&self) -> u64 {
         self.quality.carried.load(Ordering::Relaxed)
     }
@@ -209,7 +209,7 @@ impl Quality {
         }
     }
 
-    /// Passes a datagram on, or drops, duplicates or delays it. `held` is the delayed datagram, if there is one.
+    /// Passes a datagram on, or drops, duplicates or delays the datagram. `held` is the delayed datagram, if any.
     fn pass(&self, bytes: &[u8], held: &mut Option<Vec<u8>>, random: &mut Rng, send: impl Fn(&[u8])) {
         let happens =
             |percent: &AtomicU8, random: &mut Rng| random.u8(..100) < percent.load(Ordering::Relaxed);

@@ -1,8 +1,7 @@
-//! A story: the channels, and a list of steps. It can be made from a seed, printed, saved, read back and played again.
+//! A story: the channels, and a list of steps. A story can be made from a seed, printed, saved, read back and played again.
 //!
-//! Every subset of a story's steps is also a story, because the runner skips steps that do not apply. The shrinker
-//! needs this property. A saved story is a file of JSON lines. The first line has the seed, the profile and the
-//! channels. Each further line is a step.
+//! Every subset of a story's steps is also a story, because the runner skips steps that cannot be applied. The shrinker needs this
+//! property. A saved story is a file of JSON lines. The first line has the seed, the profile and the channels. Each further line is a step.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -25,7 +24,7 @@ use std::path::Path;
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// Channels are files.
+    /// The channels are files.
     Files,
     /// A daemon owns the channels.
     Daemon,
@@ -59,7 +58,7 @@ pub const PROFILES: [Profile; 7] = [
     Profile::Hosts,
 ];
 
-/// The state before the first step.
+/// The state of the story before its first step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// The channels, by their number.
@@ -70,12 +69,12 @@ pub struct Setup {
     /// The number of lines by which the first channel is sent to a far host. `None` if there is no far host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u8>,
-    /// The hosts, if there are several with networks of their own.
+    /// The hosts, if each of several hosts has its own network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<Net>,
 }
 
-/// A channel as the story wants it.
+/// A channel of a story.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Channel {
     /// The name.
@@ -84,7 +83,7 @@ pub struct Channel {
     pub capacity: u64,
     /// Largest message.
     pub largest: u64,
-    /// Whether each publisher gets a segment of its own.
+    /// Whether each publisher gets a separate segment.
     #[serde(default)]
     pub strict: bool,
     /// The daemon's journal of the channel. `None` if the daemon never records the channel in this story.
@@ -95,7 +94,7 @@ pub struct Channel {
 /// The settings with which a daemon records a channel. The files of the journal have the smallest possible size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
-    /// When the recorder syncs its writes: `each`, `none` or an interval.
+    /// The recorder's policy for syncs: `each`, `none` or an interval.
     pub sync: String,
     /// The age at which a file is sealed.
     pub roll_ms: Option<u32>,
@@ -107,11 +106,11 @@ pub struct Recorded {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
-    /// With the next message.
+    /// At the next message.
     Latest,
-    /// With the oldest one.
+    /// At the oldest message.
     Oldest,
-    /// With this one.
+    /// At the message with this sequence.
     Sequence(u64),
 }
 
@@ -119,19 +118,19 @@ pub enum Start {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Waiting {
-    /// Polls.
+    /// Polls without a pause.
     Spin,
-    /// Polls, and lets the publisher get ahead in bursts.
+    /// Polls in bursts, so that the publisher gets ahead in between.
     Burst,
     /// Polls a hundred times, then yields.
     SpinThenYield,
-    /// Yields.
+    /// Yields the CPU after each poll.
     Yield,
-    /// Backs off.
+    /// Waits longer after each poll that finds nothing.
     Backoff,
-    /// Sleeps for a short time.
+    /// Sleeps for a short time after each poll.
     Sleep,
-    /// Sleeps until the daemon's waker rings.
+    /// Sleeps until the daemon's waker wakes the reader.
     Park,
 }
 
@@ -147,9 +146,9 @@ pub enum How {
     Into,
     /// `recv_batch`
     Batch,
-    /// `recv_async`, whose future is dropped now and then
+    /// `recv_async`, whose future is sometimes dropped
     Async,
-    /// All of them by turns.
+    /// All ways in turn.
     Mixed,
 }
 
@@ -197,19 +196,19 @@ pub enum Change {
     Remove,
     /// The channel is added, if it was removed.
     Add,
-    /// The channel's largest message doubles, up to the limit of the capacity.
+    /// The channel's largest message doubles, up to the limit that the capacity sets.
     Largest,
     /// The capacity of the channel doubles.
     Capacity,
     /// The strict mode of the channel is switched on or off.
     Mode,
-    /// The journal of the channel is given up, or is kept again.
+    /// The daemon no longer keeps the journal of the channel, or keeps it again.
     Journal,
     /// The configuration has an error and must be refused.
     Broken,
 }
 
-/// A tool that looks and must change nothing.
+/// A tool that only reads, and must change nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tool {
@@ -227,7 +226,7 @@ pub enum Tool {
     Verify,
 }
 
-/// Trouble that a channel meets on its way to another host.
+/// A fault on the way of a channel to another host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
@@ -235,9 +234,9 @@ pub enum Trouble {
     Prelude,
     /// A stranger sends the receiver well-formed false packets of each kind, one at a time.
     Strangers,
-    /// Another host sends other messages on the line, under the name of the same session.
+    /// Another host sends other messages on the line, with the same session name.
     Impostor,
-    /// The channel is opened anew several times. Messages are published directly after each opening.
+    /// The channel is replaced by a new one several times. Messages are published directly after each replacement.
     Anew,
     /// The sender of a newer session dies, and a sender of an older copy of the channel takes over.
     Older,
@@ -245,7 +244,7 @@ pub enum Trouble {
     DeadServer,
     /// The server answers a request with several packets. Each packet has the sequence of the answer's first message.
     OtherMake,
-    /// The server gets requests without end while it is to end.
+    /// The server must end although it gets requests without a pause.
     Requests,
     /// Receivers of a unicast feed are killed, one after the other.
     Crashes,
@@ -257,17 +256,17 @@ pub enum Trouble {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
-    /// A publisher opens a channel. `anew` replaces an existing channel, and `full` prepares the whole memory.
+    /// A publisher opens a channel. With `anew` it replaces an existing channel, and with `full` it prepares the whole memory.
     Open { who: u8, channel: u8, anew: bool, full: bool },
     /// The publisher publishes.
     Publish { who: u8, count: u32, sizes: Sizes, sending: Sending, pause_us: u32 },
-    /// The publisher publishes a gap of this many messages.
+    /// The publisher publishes a gap of `by` sequences.
     Gap { who: u8, by: u64 },
     /// The publisher announces a session.
     Session { who: u8, tag: u8 },
     /// The publisher ends cleanly.
     Close { who: u8 },
-    /// A publisher opens a channel, on condition that the channel has this mode or does not exist.
+    /// A publisher opens a channel with a required mode. The opening must succeed only if the channel has this mode or does not exist.
     OpenWithMode { who: u8, channel: u8, mode: u16 },
     /// A process forks a child. The child drops its copies of publisher and reader, and ends.
     Fork { whom: Whom },
@@ -282,13 +281,13 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         live_only: bool,
     },
-    /// The reader receives for a while, and pauses after each message. With 0 ms it receives until the next order.
+    /// The reader receives for `ms`, and pauses after each message. If `ms` is 0, it receives until the next order.
     Read { who: u8, how: How, ms: u32, rest_us: u32 },
-    /// The reader receives this many events by calls of `recv`, even if that takes long.
+    /// The reader receives this many events by `recv`, even if this takes long.
     Block { who: u8, events: u32 },
-    /// The reader seeks this many messages back, or ahead.
+    /// The reader seeks forward by this many messages, or back if the number is negative.
     Seek { who: u8, by: i64 },
-    /// The reader leaves.
+    /// The reader closes its subscription.
     Leave { who: u8 },
     /// A process is killed.
     Kill { whom: Whom, after_us: u32 },
@@ -296,33 +295,33 @@ pub enum Step {
     Stop { whom: Whom },
     /// A process that was stopped continues.
     Continue { whom: Whom },
-    /// A process is limited to this many descriptors more than it has. `None` lifts the limit.
+    /// A process is limited to this many descriptors more than it has now. `None` removes the limit.
     Limit { whom: Whom, spare: Option<u8> },
     /// The daemon or recorder starts, if it does not run. This step and the next two apply to daemons and to recorders.
     Start { whom: Whom },
-    /// The daemon ends in order, and another starts.
+    /// The daemon ends cleanly, and another daemon starts.
     Restart { whom: Whom },
-    /// The daemon is killed, and another starts.
+    /// The daemon is killed, and another daemon starts.
     Crash { whom: Whom },
     /// The daemon gets a changed configuration.
     Reload { channel: u8, change: Change },
-    /// A strict channel is taken from its publisher.
+    /// A takeover: a strict channel is taken from its publisher.
     TakeOver { channel: u8 },
-    /// A channel that is a file is removed.
+    /// A channel in files is removed.
     Remove { channel: u8 },
-    /// A tool looks.
+    /// A tool reads the state of a channel.
     Look { tool: Tool, channel: u8 },
-    /// A stranger puts something in the place where channels are.
+    /// A stranger puts something into the directory of channels.
     Plant { plant: Plant, channel: u8 },
     /// Tools get a path instead of a channel's name. The path leads to a channel in another directory.
     Stray {},
-    /// A stranger's empty folder has the name of a channel. A publisher fails to make the channel, because the channel's description is too
+    /// A stranger's empty folder has the name of a channel. A publisher cannot make this channel, because the channel's description is too
     /// long. The folder must stay empty.
     Misopen {},
     /// A publisher opens a channel with a false count of published messages. The false count is the right count plus `laps` times the
     /// number of entries in the index.
     Tamper { channel: u8, laps: u64 },
-    /// A reader receives by calls that do not wait. It reaches a record of a kind that no version has. Messages follow after the record.
+    /// A reader receives by calls that do not wait, and reaches a record of a kind that no version has. Messages follow after this record.
     Unknown {},
     /// A reader that prepares its memory attaches to a channel. The channel's file is one large hole, without any allocated page.
     Hollow {},
@@ -332,55 +331,54 @@ pub enum Step {
         #[serde(default)]
         brief: bool,
     },
-    /// A publisher makes a channel on a kernel that aborts the allocation of memory at each signal.
+    /// A publisher makes a channel on a kernel that interrupts the allocation of memory at each signal.
     Interrupted {},
-    /// `shmcast pub` gets this many lines and a part of another line, and is then interrupted.
+    /// `shmcast pub` gets this many lines and a part of another line. Then it is interrupted.
     Pipe { lines: u8 },
-    /// A daemon is told to listen at a path at which there already is a file, a link, or a socket of another program.
+    /// A daemon must listen at a path at which there is already a file, a link, or a socket of another program.
     Squat { by: Squatter },
-    /// A client sends the daemon this many requests for things that do not exist.
+    /// A client sends the daemon this many requests about things that do not exist.
     Flood { requests: u32 },
-    /// A user who is in no list of a channel sends all requests to a daemon.
+    /// A user who is in no list of a channel sends requests of all kinds to a daemon.
     Outsider {},
     /// Users of one host publish without a daemon, each at the default place.
     Neighbours { maker: Maker },
-    /// The user database does not answer. Meanwhile a user whose name the daemon must look up there sends a request.
+    /// The user database does not answer. A user whose name the daemon must look up there sends a request.
     SlowNames {},
-    /// A daemon takes longer to make its memory than a client waits for an answer.
+    /// A daemon needs longer to make its memory than a client waits for an answer.
     SlowStart {},
-    /// A daemon gets a channel's memory back from a service manager that keeps this many other descriptors.
+    /// A daemon gets a channel's memory back from a service manager that also keeps this many other descriptors.
     Store { others: u16 },
-    /// A daemon crashes, and this many readers of one user attach again. The user is allowed only few requests.
+    /// A daemon crashes, and this many readers of one user attach again. The limits of this user allow only few requests.
     Crowd { readers: u16 },
-    /// A publisher publishes into a small ring without pause. Meanwhile readers attach this many times, and continue
-    /// after laps.
+    /// A publisher publishes into a small ring without pause. This many readers attach meanwhile, and continue after laps.
     Rush { readers: u16 },
-    /// A publisher publishes and is killed while its reader is stopped. The reader watches its publisher.
+    /// A publisher publishes and is killed while its reader is stopped. The reader must get the event of the death.
     Bereave { wait: Waiting },
     /// A daemon crashes, and only a stopped reader has the memory of a channel. A second daemon waits in vain for this reader, and ends.
-    /// With `brief`, the second daemon ends without waiting. Then a third daemon starts.
+    /// With `brief`, it ends without a wait. Then a third daemon starts.
     Inherit { brief: bool },
-    /// A reader without a free descriptor reaches a message that is not valid, because its publisher was cut off.
+    /// A reader without a free descriptor reaches a message that is void, because its publisher was cut off.
     Withhold {},
     /// `shmcast bridge` sends a channel to another directory, while something fails (`trouble`).
     Carry { trouble: Trouble, has_server: bool },
-    /// The next step does not wait for the end of its orders.
+    /// The next step begins before the orders of this step are carried out.
     Race {},
-    /// The percentages of datagrams between the hosts that are dropped, duplicated and delayed.
+    /// Sets the percentages of datagrams between the hosts that are dropped, duplicated and delayed.
     Wire { loss: u8, copies: u8, late: u8 },
-    /// A stranger sends the far host a heartbeat whose sequence is this much higher than the feed's. The heartbeat has the feed's session
-    /// or, if `other` is true, another one.
+    /// A stranger sends the far host a heartbeat. The heartbeat's sequence is higher than the feed's by `ahead`. Its session is that of the
+    /// feed or, if `other` is true, another session.
     Forge { ahead: u64, other: bool },
     /// Something happens between hosts that have their own networks.
     Net(NetStep),
     /// Nothing happens for a while.
     Wait { ms: u32 },
-    /// All actors that run carry out the orders that they have.
+    /// The runner waits until all actors have carried out their orders.
     Settle {},
 }
 
 impl Step {
-    /// The name of the step in reports.
+    /// Returns the name of the step for reports.
     pub fn name(&self) -> String {
         if let Self::Net(step) = self {
             return step.name();
@@ -393,7 +391,7 @@ impl Step {
 /// A story.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Story {
-    /// The seed from which the story was made. It also decides everything random while the story is played.
+    /// The seed from which the story was made. It also determines everything random while the story is played.
     pub seed: u64,
     /// The profile.
     pub profile: Profile,
@@ -412,7 +410,7 @@ struct FirstLine {
 }
 
 impl Story {
-    /// The story as lines of a file.
+    /// Returns the story as the lines of a file.
     pub fn to_text(&self) -> String {
         let Self { seed, profile, setup, steps } = self;
         let first = FirstLine { seed: *seed, profile: *profile, setup: setup.clone() };
@@ -428,7 +426,7 @@ impl Story {
     /// Reads a story from the lines of a file.
     ///
     /// # Errors
-    /// The first line that cannot be read.
+    /// The first line that is not valid.
     pub fn from_text(text: &str) -> Result<Self> {
         let mut lines =
             text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));

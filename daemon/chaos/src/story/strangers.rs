@@ -14,11 +14,11 @@ pub enum Plant {
     Folder,
     /// Like `Folder`. In addition, the files in the folder have the names of a channel's files.
     FolderAlike,
-    /// Nobody may write to the channel's folder of reader pages.
+    /// Nobody is allowed to write to the channel's folder of reader pages.
     ReadersClosed,
 }
 
-/// Something at the path where a daemon must listen.
+/// Something of a stranger at the path at which a daemon must listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Squatter {
@@ -26,20 +26,20 @@ pub enum Squatter {
     File,
     /// A symbolic link to a stranger's file.
     Link,
-    /// The socket of another kind of service.
+    /// A socket for datagrams, of another service.
     Datagrams,
 }
 
-/// The user who made the shared directory of all users of a host, before any of them publishes.
+/// The user who made the shared directory of all users of a host, before the first user publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Maker {
-    /// Nobody: it is not there.
+    /// Nobody: the directory does not exist.
     Nobody,
     /// One of the users.
     User,
-    /// The administrator, for himself alone.
+    /// The administrator, with access only for the administrator.
     Closed,
-    /// The administrator, for all.
+    /// The administrator, with access for all users.
     Open,
 }

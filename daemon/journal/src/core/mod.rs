@@ -35,22 +35,22 @@ use std::time::Duration;
 /// The time as the caller knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// The time since any fixed moment. It never goes back.
+    /// The time since a fixed moment. This time never goes back.
     pub mono: Duration,
     /// Wall clock, in nanoseconds since 1970.
     pub wall_ns: u64,
 }
 
-/// When written data is made safe from a power cut.
+/// The policy for making written data safe from a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Files are synced only when they are finished, and for reserve records (the sequences that publishers may use). A power cut loses all
-    /// bytes that the kernel has not yet written to the disk.
+    /// A file is synced only when it is finished, or when it gets a reserve record (the sequences that publishers are allowed to use). A
+    /// power cut loses all bytes that the kernel has not yet written to the disk.
     None,
-    /// Files are synced at this interval, in parallel with writes. Reserve records are synced without this delay, because publishers might
-    /// be waiting for them.
+    /// Files are synced at this interval, while writes continue. Reserve records are synced immediately, because publishers might be
+    /// waiting for them.
     Interval(Duration),
-    /// Each write is safe when it returns.
+    /// Each write returns only when its data is safe from a power cut.
     Each,
 }
 
@@ -59,13 +59,13 @@ pub enum SyncPolicy {
 pub struct Frame {
     /// The description.
     pub draft: FrameDraft,
-    /// Room for the header, body, zeros.
+    /// Space for the header, then the body, then zeros.
     pub bytes: Vec<u8>,
-    /// The greatest reserve that a record up to here holds.
+    /// The greatest reserve in the records of this frame and of earlier frames.
     pub reserve: u64,
-    /// The publisher's epoch at its start.
+    /// The publisher's epoch at the start of the frame.
     pub epoch: u64,
-    /// The header for the files of the ring. All records of a file come from one ring.
+    /// A file header that describes the ring of this frame. All records of a file come from the same ring.
     pub header: Arc<FileHeader>,
 }
 
@@ -102,11 +102,11 @@ pub enum Step {
     Write {
         /// File number.
         number: u64,
-        /// Offset of the first.
+        /// Offset of the first piece, in bytes.
         offset: u64,
-        /// What to write.
+        /// The bytes to write.
         pieces: Vec<Piece>,
-        /// The number of zero bytes that can be written after the pieces. At that place, the file has no data yet.
+        /// The number of zero bytes that can be written after the pieces. The file has no data yet at that place.
         ahead: u64,
         /// Return only when the write is safe from a power cut.
         durable: bool,
@@ -123,23 +123,23 @@ pub enum Step {
         /// Bytes.
         size: u64,
     },
-    /// Give the file this name.
+    /// Rename the file.
     Rename {
         /// File number.
         number: u64,
         /// The name.
         name: String,
     },
-    /// Make names safe from a power cut.
+    /// Make the names in the directory safe from a power cut.
     SyncDirectory,
-    /// Close the file, which is not written any more.
+    /// Close the file. Nothing is written to the file after this.
     Close {
         /// File number.
         number: u64,
     },
 }
 
-/// A queue of operations that wait for each other.
+/// A queue of operations that are performed one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
     /// Writes of frames.
@@ -150,7 +150,7 @@ pub enum Lane {
     Help,
 }
 
-/// Steps to perform in order until one fails. The caller reports the result to `Writer::done`.
+/// An operation: its steps are performed in order until one fails. The caller then reports the result to `Writer::done`.
 #[derive(Debug, Clone)]
 pub struct Op {
     /// Number of the operation.

@@ -12,17 +12,17 @@ pub(super) enum Mutant {
     NoDirectorySync,
     /// A failed sync is repeated.
     RetryAfterFailedSync,
-    /// A mended file's number is used again.
+    /// The number of a repaired file is used for another file.
     WritesOverMended,
-    /// Recovery uses the reserve in each unfinished file. It should use only the reserve in the last file that is not empty.
+    /// Recovery uses the reserve in each unfinished file. Only the reserve in the last file that is not empty is correct.
     HearsAll,
-    /// Frames of another file are mistaken for this file's.
+    /// Frames of another file count as frames of this file.
     NoSalt,
     /// A frame after a hole is not compared with the next frame.
     NoChain,
     /// Everything after the first bad frame is dropped.
     TruncateAtFirstBad,
-    /// A reserve counts as soon as it is written.
+    /// A reserve counts as durable as soon as it is written, before a sync.
     ReserveNotSynced,
     /// The recorder writes a clean record (the stream's end) although a publisher can still continue.
     CleanWithoutLock,

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Number of bytes of memory for a full frame.
 const ROOM: usize = FRAME_TARGET + CLOCK_RECORD + FRAME_ALIGN;
 
-/// Buffers of frames that were written, to be filled again.
+/// A pool of buffers. New frames use the buffers of frames that were written.
 #[derive(Debug, Clone, Default)]
 pub struct Pool(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -34,12 +34,12 @@ impl Pool {
     }
 }
 
-/// How frames are filled.
+/// Settings for the size and the contents of frames.
 #[derive(Debug, Clone, Copy)]
 pub struct Packing {
     /// Bytes of a full frame.
     pub target: usize,
-    /// Distance of a reserve from the tail.
+    /// The number of sequences from the next sequence to a new reserve.
     pub reserve: u64,
     /// Interval of clock records while messages are recorded.
     pub clock_every: Duration,
@@ -68,19 +68,19 @@ impl Default for Packing {
 /// The place at which a recording begins.
 #[derive(Debug, Clone)]
 pub struct Begin<'a> {
-    /// The header of the first file. It also has the next sequence, the publisher's epoch, and the ring.
+    /// The header of the first file. This header also has the next sequence, the publisher's epoch, and the ring.
     pub header: Arc<FileHeader>,
     /// The missing sequences, from the next sequence on.
     pub loss: Option<Loss>,
-    /// The files that recovery has mended.
+    /// The files that recovery has repaired.
     pub mended: &'a [Mended],
-    /// The greatest reserve of the journal so far; 0 if there is none. Later files have at least this reserve.
+    /// The greatest reserve of the journal so far; 0 if the journal has none. Later files have at least this reserve.
     pub reserve: u64,
     /// The latest wall clock of the journal's records, in nanoseconds since 1970; 0 if there is no record.
     pub latest_ns: u64,
 }
 
-/// The frame that is being filled, and those that are full.
+/// The frame that is being filled, and the full frames that were not taken yet.
 #[derive(Debug)]
 pub struct Packer {
     packing: Packing,
@@ -95,7 +95,7 @@ pub struct Packer {
     last_clock: Option<(Duration, u64)>,
     /// The wall clock and the ticks of the last clock record.
     noted: Option<(u64, u64)>,
-    /// The ring's time for the last message after the last clock record; 0 if there is none.
+    /// The ring's time for the last message after the last clock record; 0 if no message has followed.
     last_time: u64,
     /// The latest wall clock of all records before the last clock record.
     latest_ns: u64,
@@ -103,12 +103,12 @@ pub struct Packer {
     since_clock: usize,
     now: Now,
     ticks: u64,
-    /// The ring, in the form of the headers of files.
+    /// A file header that describes the present ring.
     header: Arc<FileHeader>,
 }
 
-/// Copies a packer that has no open frame, for the model. The function names every field, so that the compiler refuses a new field that is
-/// not copied here.
+/// Copies a packer that has no open frame, for the model. The function names every field. So if a field is added but not copied here, the
+/// code does not compile.
 #[cfg(test)]
 impl Clone for Packer {
     fn clone(&self) -> Self {
@@ -181,8 +181,7 @@ impl Packer {
         (self.now, self.ticks) = (now, ticks);
     }
 
-    /// Packs a message. Returns false, and packs nothing, if its sequence is not the next one. In this case, the caller has missed an
-    /// event.
+    /// Packs a message. If its sequence is not the next one, packs nothing and returns false. The caller has then missed an event.
     #[inline]
     pub fn message(&mut self, sequence: u64, payload: &[u8], tag: u16, key: bool, time: u64) -> bool {
         if sequence != self.due {
@@ -197,8 +196,8 @@ impl Packer {
         true
     }
 
-    /// Ends the records of one ring. The next records come from the ring that `header` describes. Before this call, call [`at`](Self::at)
-    /// with the new ring's time.
+    /// Ends the records of one ring. The next records come from the ring that `header` describes. Call [`at`](Self::at) with the new ring's
+    /// time first.
     pub(crate) fn go_on_in(&mut self, header: Arc<FileHeader>) {
         self.close();
         self.latest_ns = self.latest_ns();
@@ -219,7 +218,7 @@ impl Packer {
             JournalControl::Ring(ControlRecord::Epoch { epoch }) | JournalControl::Source { epoch, .. } => {
                 self.epoch = epoch;
             }
-            // It is copied from another journal.
+            // This clock record is copied from another journal.
             JournalControl::Clock { wall_ns, ticks, .. } => {
                 self.latest_ns = self.latest_ns();
                 (self.noted, self.last_time) = (Some((wall_ns, ticks)), 0);
@@ -230,7 +229,7 @@ impl Packer {
         frame.control(control, ticks);
         let due = frame.due();
         let before = std::mem::replace(&mut self.due, due);
-        // A gap may reach beyond the reserve. This must be recorded before the next message.
+        // After a gap, the next sequence can be beyond the reserve. A new reserve must be recorded before the next message.
         if due > before && self.reserve > 0 && self.is_reserve_short() {
             self.renew_reserve();
         }
@@ -291,8 +290,8 @@ impl Packer {
         &mut self.open.as_mut().expect("opened above").0
     }
 
-    /// Returns the latest wall clock of the records so far. It never goes back, even if the clock was set back. So a frame's index time is
-    /// an upper bound for the times of all earlier records.
+    /// Returns the latest wall clock of the records so far. This time never goes back, even if the clock was set back. So no earlier record
+    /// has a later time than the frame's index time.
     fn latest_ns(&self) -> u64 {
         let last = self.noted.and_then(|noted| wall_ns(noted, self.header.ring.clock_hz, self.last_time));
         last.map_or(self.latest_ns, |last| last.max(self.latest_ns))
@@ -300,17 +299,17 @@ impl Packer {
 
     /// Converts a time of the ring's 48-bit clock to the wall clock. If `time` is not known, returns the present wall clock.
     fn wall_of(&self, time: u64) -> u64 {
-        // A record is not much later than the reading of the clocks, even if it arrived after it.
+        // A time after the last reading of the clocks counts as the time of this reading.
         let wall = wall_ns((self.now.wall_ns, self.ticks), self.header.ring.clock_hz, time);
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
 
-    /// Adds a clock record to a new frame if one of these is true:
+    /// Adds a clock record to a new frame in these cases:
     ///
-    /// - the last clock record is too old
-    /// - the last clock record is too many bytes away
-    /// - the wall clock was set since the last clock record
-    /// - `is_later`: the frame's index time is later than its first record, and a reader that begins at this frame must know this
+    /// - The last clock record is too old.
+    /// - The last clock record is too many bytes away.
+    /// - The wall clock was set since the last clock record.
+    /// - The frame's index time is later than its first record (`is_later`). A reader that begins at this frame must know this.
     fn note_clock(&mut self, is_later: bool) {
         let offset = self.now.wall_ns.wrapping_sub(self.now.mono.as_nanos() as u64);
         let step = self.last_clock.map_or(0, |(_, last)| offset.wrapping_sub(last) as i64);
@@ -402,7 +401,7 @@ mod tests {
     #[test]
     fn nothing_follows_a_clean_end() {
         let mut packer = packer(1, 0);
-        // The next record but a clean end would bring another reserve.
+        // Any next record except a clean end would add another reserve.
         packer.loss(RESERVE / 2, Cause::Unrecorded);
         assert!(packer.message(RESERVE / 2 + 1, b"last", 0, false, 0));
         packer.control(JournalControl::Clean { next: packer.due() });

@@ -25,8 +25,8 @@ impl Memory {
     }
 }
 
-/// Converts the writes of a file to whole pages. If a write ends within a page, the rest of the page is zeros. The next write then writes
-/// this page again, with the bytes of both writes.
+/// Converts the writes of a file to whole pages. If a write ends within a page, zeros fill the rest of this page. The next write then
+/// writes the page again, with the bytes of both writes.
 #[derive(Debug, Clone)]
 pub struct Pages {
     /// The last page, if the last write filled only a part of it. The filled part is at the start of the page.
@@ -51,8 +51,8 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// Computes the pages of a write, with about `ahead` zeros after the write, and passes these pages to `run`. The write must begin at a
-    /// page, or where the last write ended.
+    /// Converts a write to whole pages with about `ahead` zeros after it, and passes these pages to `run`. The write must begin at a page,
+    /// or at the end of the last write.
     ///
     /// # Errors
     /// The error of `run`. After an error, write no more to this file.
@@ -83,7 +83,7 @@ impl Pages {
 }
 
 impl Stretch<'_> {
-    /// Returns the offset of the first page in the file.
+    /// Returns the offset in the file at which the first page is written, in bytes.
     pub const fn place(&self) -> u64 {
         self.place
     }

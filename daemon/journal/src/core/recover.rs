@@ -9,9 +9,9 @@ use shmcast::journal::format::{
 use std::io;
 use thiserror::Error;
 
-/// When a file is repaired, at most this many bytes after its last whole frame are kept for inspection.
+/// If a repaired file has bytes after its last whole frame, recovery keeps at most this many of them for inspection.
 const TORN_KEPT: u64 = 1 << 20;
-/// The ending of the names of files with these bytes.
+/// The end of the name of a file with the bytes that followed the last whole frame of a repaired file.
 const TORN: &str = ".torn";
 /// The ending of the name of an abandoned file.
 const SUSPECT: &str = ".suspect";
@@ -27,17 +27,17 @@ pub trait Volume {
     fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
     /// Writes `bytes`. Makes the file if it does not exist.
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Makes the file's contents and size safe.
+    /// Makes the file's contents and size safe from a power cut.
     fn sync(&mut self, name: &str) -> io::Result<()>;
     /// Drops the file from the page cache, so that later reads come from the disk.
     fn forget(&mut self, name: &str);
-    /// Cuts the file.
+    /// Cuts the file to `size` bytes.
     fn truncate(&mut self, name: &str, size: u64) -> io::Result<()>;
     /// Renames a file.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: &str) -> io::Result<()>;
-    /// Makes names safe.
+    /// Makes the names in the directory safe from a power cut.
     fn sync_directory(&mut self) -> io::Result<()>;
 }
 
@@ -45,7 +45,7 @@ pub trait Volume {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecoverError {
-    /// The system refused.
+    /// The system refused a call.
     #[error("{name}: {source}")]
     Os {
         /// The file.
@@ -53,7 +53,7 @@ pub enum RecoverError {
         /// The system's error.
         source: io::Error,
     },
-    /// Files of two journals lie in one directory.
+    /// Files of two journals are in one directory.
     #[error("{name} belongs to another journal than the files before it: move it elsewhere")]
     Foreign {
         /// The file.
@@ -64,7 +64,7 @@ pub enum RecoverError {
     Format {
         /// The file.
         name: String,
-        /// What is wrong.
+        /// The mistake in the format.
         source: FormatError,
     },
 }
@@ -72,15 +72,15 @@ pub enum RecoverError {
 /// The result of repairing a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mended {
-    /// The number.
+    /// The number of the file.
     pub file: u64,
     /// Whole frames that were kept.
     pub frames: u64,
-    /// Number of bytes after these frames that were dropped.
+    /// Number of dropped bytes after the last whole frame.
     pub bytes: u64,
 }
 
-/// The content of a journal.
+/// The contents of a journal after recovery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The header of the last file; `None` for an empty directory.
@@ -89,9 +89,9 @@ pub struct Recovered {
     pub next_number: u64,
     /// Salt and last chain value of the last file.
     pub previous: (u64, u32),
-    /// The sequence due after everything in the journal.
+    /// The next sequence after everything in the journal.
     pub due: u64,
-    /// The greatest reserve.
+    /// The greatest reserve in the journal.
     pub reserve: u64,
     /// Whether the journal ends with a clean record.
     pub is_clean: bool,
@@ -104,8 +104,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Returns the next sequence of a channel whose ring is gone, and the sequences that are lost just before the next one. Returns `None`
-    /// for an empty journal.
+    /// Returns two things for a channel whose ring is gone: its next sequence, and the lost sequences just before that. Returns `None` for
+    /// an empty journal.
     #[cfg(test)]
     pub(crate) fn after_power_cut(&self) -> Option<(u64, Option<Loss>)> {
         self.last.as_ref()?;
@@ -120,7 +120,7 @@ struct Known {
     name: String,
     header: FileHeader,
     sealed: Option<Trailer>,
-    /// The contents of its frames, if it is not sealed.
+    /// The contents of the file's frames; `None` if the file is sealed (finished).
     scan: Option<Scan>,
 }
 
@@ -158,9 +158,9 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
             (first, file.scan.as_ref().map_or(first - 1, |scan| scan.durable))
         })
         .collect();
-    // A file ends where a later one begins.
+    // A file ends at the first sequence of the next file.
     let limit = |at: usize| begins[at + 1..].iter().map(|(first, _)| *first).min();
-    // This is the last file that is not empty. Its header has the reserve and epoch of the earlier files, unless these were abandoned.
+    // This is the last file that is not empty. If the earlier files were not abandoned, its header has their reserve and epoch.
     let telling = (0..files.len()).rposition(|at| !files[at].is_empty(limit(at)));
     let mut clean = None;
     for (at, mut file) in files.into_iter().enumerate() {
@@ -175,7 +175,7 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
             clean = heard.clean;
         }
         match (&file.sealed, scan) {
-            // A sealed file is trusted.
+            // A sealed (finished) file needs no repair.
             (Some(trailer), _) => {
                 recovered.due = trailer.next;
                 recovered.previous = (file.header.salt, trailer.chain);
@@ -218,7 +218,7 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
                 Some(ends) => ends,
                 None => {
                     if !is(Mutant::NoSyncBeforeReading) {
-                        // An error belongs to an earlier write. In this case the contents of the disk are read.
+                        // An error belongs to an earlier write. After an error, recovery reads what the disk has.
                         let _ = volume.sync(&name);
                         volume.forget(&name);
                     }
@@ -226,8 +226,7 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
                 }
             };
             match look(volume, name, ends)? {
-                // If a power cut mixed up names, the name of a file may have another number than the header. Neither of the two numbers is
-                // used again.
+                // After a power cut, a file's name can have another number than its header. Neither of the two numbers is used again.
                 Look::File(file) => {
                     taken = taken.max(Some(file.header.file));
                     files.push(*file);
@@ -251,8 +250,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
     Ok(files)
 }
 
-/// Handles a missing file between two others. If the earlier of the two is sealed (finished), creates a file in the gap, and this file will
-/// record the missing sequences. Otherwise the earlier file records them. Returns whether a file was created.
+/// Handles a missing file between two others. If the earlier file is sealed (finished), creates a file in the gap, which will record the
+/// missing sequences. Otherwise the earlier file records them. Returns whether a file was created.
 fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverError> {
     for (at, file) in files.iter().enumerate() {
         let Some(trailer) = &file.sealed else { continue };
@@ -271,14 +270,14 @@ fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverE
             ..next.clone()
         };
         let page = header.encode().map_err(|source| RecoverError::Format { name: SPARE.into(), source })?;
-        // The next `look` names the file and seals it with the loss, like any file without frames.
+        // The next call of `look` renames this file, and seals it with a record of the missing sequences.
         os(SPARE, volume.write(SPARE, 0, &page))?;
         return Ok(true);
     }
     Ok(false)
 }
 
-/// Both ends of a file.
+/// The header and the trailer of a file.
 struct Ends {
     size: u64,
     header: Result<FileHeader, FormatError>,
@@ -302,12 +301,12 @@ fn ends_of(volume: &mut impl Volume, name: &str) -> io::Result<Ends> {
     Ok(Ends { size, header, sealed })
 }
 
-/// What a name stands for.
+/// The kind of file that a name leads to.
 enum Look {
     File(Box<Known>),
     /// The file's header is not whole. The file was set aside.
     Torn,
-    /// Nothing was ever written to the file. It was removed.
+    /// Nothing was ever written to the file. The file was removed.
     Nothing,
 }
 
@@ -320,30 +319,33 @@ fn look(volume: &mut impl Volume, name: String, ends: Ends) -> Result<Look, Reco
     };
     let mut name = name;
     if name == SPARE {
-        // Its name was not yet durable, but it has frames.
+        // The file has frames, although its final name was not durable yet.
         name = file_name(header.file, header.sequence);
         os(&name, volume.rename(SPARE, &name))?;
     }
     Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
 }
 
-/// Renames a file without a whole header, so that it no longer belongs to the journal. Either such a file was never durable, or its header
-/// was damaged. The renamed file stays for inspection. An empty file or the spare file is removed instead.
+/// Renames a file without a whole header, so that it no longer belongs to the journal. Such a file was never durable, or its header was
+/// damaged. The renamed file stays for inspection. If the file is empty or the spare file, removes it instead.
 fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look> {
     let used = used(volume, name, size)?;
     if used == 0 || name == SPARE {
         volume.remove(name)?;
         return Ok(Look::Nothing);
     }
-    // This frees the space that was prepared for frames.
+    // This call frees the space that was prepared for frames.
     volume.truncate(name, used)?;
     volume.rename(name, &format!("{name}{TORN}"))?;
     Ok(Look::Torn)
 }
 
-/// Adds the contents of an unfinished file to the result, and seals the file. A later file begins with the sequence `limit`. So if the
-/// unfinished file ends before `limit`, it gets a record of the sequences that are missing in between. Later files show that messages up to
-/// `durable` were safely on the disk. A missing sequence up to `durable` counts as damaged, and a later one as torn by a crash.
+/// Seals an unfinished file, and adds its contents to the result.
+///
+/// - `limit` is the first sequence of a later file. If the unfinished file ends before `limit`, it gets a record of the missing sequences
+///   in between.
+/// - Messages up to `durable` were safe on the disk. So a missing sequence up to `durable` counts as damaged, and a later one as torn by a
+///   crash.
 fn take_in(
     volume: &mut impl Volume,
     file: &Known,
@@ -403,15 +405,17 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
     Ok(heard)
 }
 
-/// Seals a file after its last whole frame. If bytes follow, copies them to a separate file. If the recorder's footer can be rebuilt,
-/// writes exactly the same footer again, because the next file has the footer's checksum. Everything up to `durable` was durable.
+/// Seals a file after its last whole frame. If bytes follow this frame, copies them to a separate file.
+///
+/// If possible, writes the recorder's footer again with the same bytes, because the next file has the footer's checksum. Everything up to
+/// `durable` was durable.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     let size = volume.size(name)?;
     if scan.behind > 0 {
         let mut torn = vec![0; scan.behind.min(TORN_KEPT).min(size - end) as usize];
         volume.read(name, end, &mut torn)?;
-        // This file is only for people, and may be lost.
+        // This file is only for inspection, so an error does not matter.
         let _ = volume.write(&format!("{name}{TORN}"), 0, &torn);
     }
     let bytes = scan.footer.and_then(|footer| {

@@ -19,11 +19,11 @@ pub struct Scan {
     pub frames: u64,
     /// The greatest sequence that a frame reports as durable.
     pub durable: u64,
-    /// Bytes in use after the last whole frame.
+    /// The number of used bytes after the last whole frame.
     pub behind: u64,
     /// If a footer follows the last whole frame, this is the footer's own header. The next file's header refers to this header.
     pub footer: Option<FrameHeader>,
-    /// The state that the records of this file state.
+    /// The reserve, the epoch and the clean end that the records of this file state.
     pub heard: Heard,
 }
 
@@ -38,7 +38,7 @@ pub struct Heard {
     pub epoch: u64,
 }
 
-/// The finding at an offset.
+/// The result of looking for a frame at an offset.
 pub(super) enum Found {
     Nothing,
     /// A header whose body is not whole.
@@ -91,7 +91,7 @@ impl Scan {
                     let Some((offset, head, said)) = scanner.beyond(&composer, &other)? else { break };
                     let loss = Loss { from: composer.due(), to: head.sequence - 1, cause: Cause::Torn };
                     let missing = (loss.to >= loss.from).then_some(loss);
-                    // A new footer goes right after the last frame, since its number follows.
+                    // A rebuilt footer is placed right after the last whole frame.
                     let is_footer = head.kind == FrameKind::Footer;
                     composer.skip(if is_footer { composer.offset() } else { offset }, missing);
                     (head, said)
@@ -142,7 +142,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(head.check_body(&body).is_ok().then_some(body))
     }
 
-    /// Looks for a frame at `offset`.
+    /// Searches for a frame at `offset`.
     pub(super) fn at(&mut self, offset: u64) -> io::Result<Found> {
         let Some(head) = self.header(offset)? else { return Ok(Found::Nothing) };
         let body = self.body(offset, &head)?;
@@ -167,7 +167,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         bad: &Found,
     ) -> io::Result<Option<(u64, FrameHeader, Box<FrameContents>)>> {
         let start = composer.offset();
-        // If the header is whole, the search skips its payload, which may look like a frame.
+        // If the header is whole, the search skips the payload, because a payload can look like a frame.
         let mut offset = match bad {
             Found::Header(head) | Found::Whole(head, _) => start + head.frame_bytes() as u64,
             Found::Nothing => start + FRAME_ALIGN as u64,

@@ -3,13 +3,14 @@
 use super::SyncPolicy;
 use std::time::Duration;
 
-/// How bytes are written to the disk.
+/// The way in which bytes are written to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Io {
-    /// By `O_DIRECT`, in whole pages of the recorder's memory.
+    /// With `O_DIRECT`, in whole pages of the recorder's memory.
     ///
-    /// Direct writes cost a fraction of the CPU time of `Buffered` and do not fill the page cache. A direct write that fails reports its
-    /// error itself. If the file system does not support direct writes, or keeps its files only in memory, the recorder uses `Buffered`.
+    /// Direct writes need a fraction of the CPU time of `Buffered`, and do not fill the page cache. If a direct write fails, the write
+    /// itself returns the error. If the file system does not support direct writes, or keeps its files only in memory, the recorder uses
+    /// `Buffered`.
     #[default]
     Direct,
     /// Through the page cache.
@@ -26,10 +27,10 @@ impl Io {
     }
 }
 
-/// How files are written.
+/// The settings for writing files.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// When written data is made safe.
+    /// The policy for making written data safe from a power cut.
     pub sync: SyncPolicy,
     /// The way in which bytes are written to the disk. Only the threads use this setting.
     pub io: Io,
@@ -44,7 +45,7 @@ pub struct Settings {
     pub group_bytes: usize,
     /// If the frames in memory have at least this many bytes, the recorder accepts no more messages.
     pub buffer: usize,
-    /// How long to wait before a failed disk is tried again.
+    /// The pause before the recorder tries a failed disk again.
     pub retry_every: Duration,
 }
 

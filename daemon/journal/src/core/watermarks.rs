@@ -35,7 +35,7 @@ impl Writer {
         self.durable - 1
     }
 
-    /// The greatest durable reserve; 0 if there is none.
+    /// The greatest durable reserve; 0 if no reserve is durable.
     pub(crate) const fn reserve(&self) -> u64 {
         self.reserve
     }

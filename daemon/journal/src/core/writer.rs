@@ -1,4 +1,4 @@
-//! Decides which frames are written, where and when, and which sequences are durable.
+//! Decides which frames are written at which time and place, and which sequences are durable.
 
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// The limit for the frames in one write. Each frame is two parts of a vectored write, and the kernel accepts 1024 parts.
 const GROUP_FRAMES: usize = 400;
-/// The number of zero bytes that are written after the frames, where later frames will be. Without them, a small durable write costs many
-/// times more, because the file system must also record new blocks.
+/// The number of zero bytes that are written after the frames, in the place of later frames. Without these zeros, a small durable write
+/// costs many times more, because the file system must also record new blocks.
 const AHEAD: u64 = 768 << 10;
 
 /// A file that is written to, or is not finished yet.
@@ -37,7 +37,7 @@ pub(super) struct Open {
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     file: u64,
-    /// Frames of the file up to this one.
+    /// The number of the file's frames up to and including this one.
     frames: u32,
     next: u64,
     reserve: u64,
@@ -76,7 +76,7 @@ pub struct Writer {
     pub(super) pending: VecDeque<Pending>,
     /// The number of pending frames, from the oldest on, that are no longer counted in `buffered`.
     pub(super) freed: usize,
-    /// The unfinished files, oldest first. Frames are written to the last one, unless it is already sealed.
+    /// The unfinished files, oldest first. Frames are written to the last file, unless this file is already sealed.
     pub(super) files: VecDeque<Open>,
     pub(super) spare: Spare,
     pub(super) next_number: u64,
@@ -93,7 +93,7 @@ pub struct Writer {
     pub(super) buffered: usize,
     pub(super) bytes_written: u64,
     pub(super) is_closing: bool,
-    /// Whether a file was abandoned, and no other was begun since.
+    /// Whether the last file was abandoned, and no new file was begun since then.
     pub(super) gave_up: bool,
 }
 
@@ -103,7 +103,7 @@ fn size_of_all(pieces: &[Piece]) -> u64 {
 
 impl Writer {
     /// Makes a writer that begins a new file. `header` has the new file's number and sequence, and the salt and chain of the previous file.
-    /// `salt` is a random number. Every sequence before the sequence in `header` counts as durable.
+    /// `salt` is a random number. All sequences before the one in `header` count as durable.
     pub fn new(settings: Settings, header: FileHeader, pool: Pool, salt: u64) -> Self {
         let pages = (settings.file_bytes / PAGE as u64).max(2);
         let settings = Settings { file_bytes: pages * PAGE as u64, ..settings };
@@ -135,7 +135,7 @@ impl Writer {
         }
     }
 
-    /// Takes a frame, which follows the previous one.
+    /// Takes the next frame.
     pub fn push(&mut self, frame: Frame) {
         self.buffered += frame.bytes.len();
         self.waiting.push_back(Arc::new(frame));
@@ -177,9 +177,9 @@ impl Writer {
         let (durable, first) = (self.durable(), self.header.sequence);
         if let Some(file) = self.active_file() {
             let is_full = next.is_some_and(|next| file.composer.offset() + next > room);
-            // Two files never begin with the same sequence, so that a reader that asks for the sequence gets the records of both.
+            // Two files must not begin with the same sequence. Otherwise a reader that asks for it could miss the records of one file.
             let has_any = file.composer.due() > first;
-            // Each thread reads the clock before it takes the lock, so another thread may have begun the file later than `now`.
+            // Each thread reads the clock before it takes the lock. So another thread might have begun the file later than `now`.
             let age = now.mono.saturating_sub(file.begun);
             let is_old = has_any && roll_after.is_some_and(|most| age >= most);
             let is_over = is_closing && next.is_none();
@@ -271,7 +271,7 @@ impl Writer {
         self.settings.file_bytes - PAGE as u64
     }
 
-    /// Makes one write of `pieces` and as many waiting frames as fit.
+    /// Makes one write of `pieces`, followed by as many waiting frames as fit.
     fn group(&mut self, mut pieces: Vec<Piece>) -> (Purpose, Vec<Step>) {
         let room = self.room();
         let durable = self.durable();
@@ -335,7 +335,7 @@ impl Writer {
     }
 
     fn next_help(&mut self, now: Now) -> Option<(Purpose, Vec<Step>)> {
-        // A file is closed after it is sealed. A thread that must sync it may not have run yet.
+        // A file must not be closed while a sync of this file is in progress.
         if let Some((Purpose::Finish { file }, _)) = self.help.front()
             && matches!(self.busy[Lane::Sync as usize], Some((_, Purpose::Sync { file: busy, .. })) if busy == *file)
         {
@@ -352,7 +352,7 @@ impl Writer {
             return None;
         }
         self.spare = Spare::Making;
-        // This is not a multiple of a page. The size of a sealed file is.
+        // The spare file's size is not a multiple of the page size. The size of a sealed file is such a multiple.
         let (number, size) = (self.next_number, self.settings.file_bytes - FRAME_ALIGN as u64);
         Some((Purpose::Spare, vec![Step::Create { number, size }]))
     }

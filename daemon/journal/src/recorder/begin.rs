@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a recording needs to continue.
+/// The state with which a recording continues.
 pub(super) struct Begun {
     pub(super) directory: Directory,
     pub(super) subscriber: Subscriber,
@@ -54,8 +54,8 @@ pub(super) fn begin(
     let last = if recovered.last.is_some() { Last::of(&path, recovered.due)? } else { Last::default() };
     let known = if is_behind { last.controls } else { Vec::new() };
     let loss = if is_behind { None } else { place(&mut subscriber, &recovered, &path)? };
-    // The first messages may be from publishers before the present one. The ring says where each later publisher begins, and the journal
-    // records no epoch before that.
+    // The first messages can be from earlier publishers. The ring tells where each later publisher begins, so the journal records no epoch
+    // before that.
     let is_new = recovered.last.is_none() && epoch > 1 && subscriber.lag() > 0;
     let waits = is_new || took_over && !is_behind;
     let epoch_by = waits.then(|| (subscriber.next_sequence() + subscriber.lag() + LAG_ERROR, epoch));
@@ -120,8 +120,8 @@ fn place(
     Ok(Some(Loss { from: due, to: first - 1, cause }))
 }
 
-/// Returns how many sequences of a loss may have been messages. A new ring begins behind the journal's reserve, and the sequences up to the
-/// reserve were skipped.
+/// Returns how many sequences of a loss might have been messages. A new ring begins after the journal's reserve. The sequences up to the
+/// reserve were skipped, so they do not count.
 fn missing(loss: &Loss, recovered: &Recovered, is_same_ring: bool) -> u64 {
     if loss.cause != Cause::Unrecorded {
         return 0;
@@ -131,9 +131,8 @@ fn missing(loss: &Loss, recovered: &Recovered, is_same_ring: bool) -> u64 {
     loss.to - from + 1
 }
 
-/// Moves the subscriber to just after the message `sequence`, or just after the gap that ends with it. So the subscriber next reads the
-/// control records there. A seek to the following message would skip these records. Returns false if the ring no longer has the message or
-/// the gap.
+/// Moves the subscriber to just after the message `sequence`, or after the gap that ends with this sequence. The subscriber then reads the
+/// control records there, which a seek to the following message would skip. Returns false if the ring no longer has the message or the gap.
 fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     if sequence == 0 || subscriber.seek(sequence).is_err() {
         return false;
@@ -143,7 +142,7 @@ fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
             Ok(Some(Event::Message(message))) => return message.sequence == sequence,
             Ok(Some(Event::Gap { to, .. })) if to >= sequence => return to == sequence,
             Ok(Some(Event::Lapped(_)) | None) | Err(_) => return false,
-            // This record precedes the message, so the journal already has it.
+            // This record comes before the message, so the journal already has the record.
             Ok(Some(_)) => {}
         }
     }
@@ -162,7 +161,7 @@ impl Last {
     /// Reads the last records of the journal. `due` is the sequence of the next message.
     fn of(path: &Path, due: u64) -> Result<Self, RecordError> {
         let journal = Journal::open(path)?;
-        // An index time covers all records before its frame, so only the last records are read.
+        // The index time of a frame is not before any record of earlier frames. So only the last records must be read.
         let indexed =
             journal.files().iter().filter_map(|file| file.trailer).map(|trailer| trailer.greatest_ns);
         let mut last = Self { controls: Vec::new(), latest_ns: indexed.max().unwrap_or(0) };

@@ -19,7 +19,7 @@ const BATCH: usize = 4096;
 const CLOSED: usize = 4;
 /// A frame that is not full is closed after this time.
 const LINGER: Duration = Duration::from_millis(4);
-/// The shortest sleep. For a small ring, and with [`SyncPolicy::Each`], all sleeps have this length.
+/// The shortest sleep with other policies than [`SyncPolicy::Each`], and the longest sleep with this policy.
 const NAP: Duration = Duration::from_micros(200);
 /// Longest sleep.
 const LONG_NAP: Duration = Duration::from_millis(1);
@@ -36,9 +36,9 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Naps {
     shortest: Duration,
     longest: Duration,
-    /// For how long nothing was published.
+    /// The time for which nothing was published.
     silence: Duration,
-    /// Number of bytes that is small compared with the ring.
+    /// If fewer bytes than this were published, they count as nothing.
     little: usize,
 }
 
@@ -58,7 +58,7 @@ impl Naps {
         bytes < self.little
     }
 
-    /// Returns the next sleep. It is a fraction of the silence so far, so that frequent messages are found soon.
+    /// Returns the next sleep. A sleep is a fraction of the silence so far, so that frequent messages are found soon.
     fn next(&mut self) -> Duration {
         let nap = (self.silence / 32).clamp(self.shortest, self.longest);
         self.silence += nap;
@@ -72,7 +72,7 @@ pub(super) struct Drain {
     pub(super) subscriber: Subscriber,
     /// The ring that the journal named last.
     pub(super) ring: [u64; 2],
-    /// The sequence due in the ring.
+    /// The next sequence in the ring.
     pub(super) next: u64,
     /// Control records at the recording's first sequence. The ring delivers these records again, although the journal has them.
     pub(super) known: Vec<ControlRecord>,
@@ -84,13 +84,13 @@ pub(super) struct Drain {
     pub(super) came: usize,
     /// Whether frames are closed as soon as the disk is idle.
     pub(super) is_each: bool,
-    /// When the names of directory and files are checked again.
+    /// The time at which the names of the directory and its files are checked again.
     pub(super) look_at: Duration,
 }
 
 impl Drain {
-    /// Records until the channel cannot be read any more, or until the recorder must stop. Before a stop, takes everything that was
-    /// published until then. Returns how many messages are left in the ring because the disk accepted no more.
+    /// Records until the channel cannot be read any more, or until the recorder must stop. Before a stop, takes all messages that were
+    /// already published. Returns how many messages stay in the ring because the disk accepted no more.
     pub(super) fn run(mut self) -> Result<u64, RecordError> {
         if self.is_each {
             // Without this call the kernel lets each sleep last 50 us longer. If the call fails, messages become durable a little later.
@@ -117,7 +117,7 @@ impl Drain {
                 }
                 (None, _) => std::thread::sleep(NAP),
                 (Some(0), _) => std::thread::sleep(self.naps.next()),
-                // A full batch of small messages has few bytes, too, but the ring may have more.
+                // A full batch of small messages also has few bytes, but more messages can follow in the ring.
                 (Some(taken), None) if taken < BATCH && self.naps.is_little(self.came) => {
                     std::thread::sleep(self.naps.next());
                 }
@@ -147,14 +147,14 @@ impl Drain {
                     shared.ended.store(false, Ordering::Relaxed);
                     *came += m.payload.len();
                     *next = m.sequence + 1;
-                    // A corrupt ring may skip sequences. The skipped ones are recorded as missing.
+                    // A corrupt ring can skip sequences. The skipped sequences are recorded as missing.
                     overrun += packer.loss(m.sequence - 1, Cause::Overrun);
                     messages += u64::from(packer.message(m.sequence, m.payload, m.tag, m.key, m.time));
                 }
                 Event::Restarted => restarted = true,
                 other => {
                     *next = behind(&other).unwrap_or(*next);
-                    // A continued recording may begin to read the ring before the journal's end.
+                    // A continued recording can begin to read the ring before the end of the journal.
                     if *next >= packer.due() {
                         shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
                         if !is_known(known, &other) {
@@ -176,8 +176,7 @@ impl Drain {
             return Err(RecordError::Restarted);
         }
         let is_elsewhere = self.follow_ring()?;
-        // The ring reports no event for its first publisher, and has no record of the very first one. The channel continues after the
-        // journal in a later epoch than the journal's.
+        // The ring delivers no event for the epoch of its first publisher. So the recorder states this epoch itself.
         let Self { packer, subscriber, epoch_by, .. } = self;
         let stated = match *epoch_by {
             Some((by, epoch)) => (packer.due() >= by || taken == 0).then_some(epoch),
@@ -189,12 +188,12 @@ impl Drain {
         if epoch > packer.epoch() {
             packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
         }
-        // There may be more in another ring.
+        // Another ring might have more events.
         Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
-    /// Begins another file if the channel has moved to another ring. Returns whether the channel has moved. A batch ends at the move, so no
-    /// event of the new ring is packed yet.
+    /// If the channel has moved to another ring, begins another file and returns true. A batch ends at the move, so no event of the new
+    /// ring is packed yet.
     fn follow_ring(&mut self) -> Result<bool, RecordError> {
         let found = self.subscriber.header().uuid;
         if found == self.ring {
@@ -217,13 +216,13 @@ impl Drain {
         }
     }
 
-    /// Passes closed frames to the writer. Before that, closes the open frame in three cases: the frame is old enough, the recording is
+    /// Passes closed frames to the writer. First closes the open frame in one of three cases: the frame is old enough, the recording is
     /// over, or the disk is idle and the policy is [`SyncPolicy::Each`].
     fn hand_over(&mut self, is_over: bool) {
         let now = self.shared.now();
         let mut writer = self.shared.writer();
         let is_late = self.packer.open_for(now).is_some_and(|age| age >= LINGER);
-        // A frame that would have to wait is filled up instead.
+        // While the disk is busy, more events are packed into the frame.
         let is_wanted = if self.is_each { writer.is_idle() } else { is_late && !writer.is_behind() };
         if is_over || is_wanted {
             self.packer.close();

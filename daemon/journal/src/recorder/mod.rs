@@ -21,9 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Longest pause while waiting for the end.
+/// The longest pause between two checks whether the recorder has ended.
 const NAP: Duration = Duration::from_micros(200);
-/// The longest time between the readings of the two clocks. It is a tenth of the smallest clock step that is recorded.
+/// The longest allowed time between reading the first clock and the second clock. It is a tenth of the smallest clock step that is
+/// recorded.
 const CLOCKS_APART: Duration = Duration::from_micros(100);
 /// The time for which a recorder that must stop waits for a disk that refuses writes.
 const PATIENCE: Duration = Duration::from_secs(12);
@@ -41,7 +42,7 @@ pub struct Progress {
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
-    /// Sequences that were lost to laps since the start.
+    /// The number of sequences that the ring overwrote before the recorder read them, since the start.
     pub overrun: u64,
     /// The number of sequences that were missing between the journal and the ring when the recording began.
     pub missing: u64,
@@ -49,8 +50,8 @@ pub struct Progress {
     pub bytes: u64,
     /// Bytes of frames in memory.
     pub buffered: u64,
-    /// The greatest durable reserve; 0 if there is none. A publisher may use sequences up to the reserve. For later sequences, the journal
-    /// must first have a higher reserve.
+    /// The greatest durable reserve; 0 if there is none. Publishers are allowed to use sequences up to the reserve. For later sequences,
+    /// the journal must first have a higher reserve.
     pub reserve: u64,
     /// The number of the newest file. If there is no file yet, this is the number that the first file will have.
     pub file: u64,
@@ -65,8 +66,8 @@ pub struct Progress {
 /// The greatest error of a subscriber's lag. The true lag can be higher by this many messages.
 const LAG_ERROR: u64 = 64;
 
-/// Reads the wall clock and the monotonic clock, which counts from `start`. After a long pause between the two readings, reads both clocks
-/// again, up to ten times, because the pause would look like a step of the wall clock.
+/// Reads the wall clock and the monotonic clock, which counts from `start`. A long pause between the two readings would look like a step of
+/// the wall clock. After such a pause, reads both clocks again, up to ten times.
 fn now(start: Instant) -> Now {
     let mut tries = 0..10;
     loop {
@@ -85,7 +86,7 @@ struct RecorderState {
     directory: Directory,
     lanes: [Sender<Op>; 3],
     start: Instant,
-    /// How long a stopping recorder waits for a disk that refuses.
+    /// The time for which a stopping recorder waits for a disk that refuses writes.
     stop: OnceLock<Instant>,
     ended: AtomicBool,
     /// The next sequence of a channel on which nobody publishes any more; 0 if it is not known.
@@ -116,8 +117,8 @@ impl RecorderState {
         }
     }
 
-    /// Whether the recorder must stop and the disk has refused writes for too long. A slow disk is not a refusal: the recorder waits for
-    /// it.
+    /// Whether the recorder must stop and the disk has refused writes for too long. A disk that is only slow does not count: the recorder
+    /// waits for it.
     fn is_given_up(&self, writer: &Writer) -> bool {
         writer.state() == State::Failed && self.stop.get().is_some_and(|deadline| Instant::now() > *deadline)
     }
@@ -181,8 +182,8 @@ pub struct Recorder {
 impl Recorder {
     /// Records a channel into the folder of its stream, in the directory at `path`. Repairs an existing journal first.
     ///
-    /// If the directory has a journal of this stream, the recording continues at its end. Messages that the ring no longer has are recorded
-    /// as lost. If there is no journal of this stream, the recording begins at the subscriber's position.
+    /// If the directory has a journal of this stream, the recording continues at the journal's end. Messages that the ring no longer has
+    /// are recorded as lost. If there is no journal of this stream, the recording begins at the subscriber's position.
     ///
     /// Open the subscriber with [`History::Never`](shmcast::History::Never). Otherwise it might read the journal that this recorder writes,
     /// and messages would be recorded twice.
@@ -252,17 +253,18 @@ impl Recorder {
     }
 
     /// Returns the disk errors since the last call, each with the name of the failed operation. If files are synced, an error alone loses
-    /// no message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), the journal lists the messages of an abandoned file as lost.
+    /// no message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), an error can lose messages of an abandoned file, and the
+    /// journal lists them as lost.
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()
     }
 
-    /// Does the same as [`Keep::trim`]. While a recorder runs, files of its journal must be removed by this call. If another program removes
-    /// a file that the recorder has written, the recorder ends with [`RecordError::Moved`].
+    /// Does the same as [`Keep::trim`]. While a recorder runs, remove files of its journal only by this call. If another program removes a
+    /// file that the recorder has written, the recorder ends with [`RecordError::Moved`].
     ///
     /// # Errors
-    /// As [`Keep::trim`].
+    /// The same errors as for [`Keep::trim`].
     pub fn trim(
         &self,
         keep: &Keep,
@@ -296,17 +298,17 @@ impl Recorder {
     /// no sequence.
     ///
     /// # Errors
-    /// As [`stop`](Self::stop).
+    /// The same errors as for [`stop`](Self::stop).
     pub fn close(self, next: u64) -> Result<Progress, RecordError> {
         self.shared.over_at.store(next, Ordering::Relaxed);
         self.stop()
     }
 
     /// Records everything that was published before this call, seals the file, and ends. Waits for the disk, but at most 12 s for a disk
-    /// that refuses writes. After this call another recorder can use the directory, unless the disk refused writes until the end.
+    /// that refuses writes. After this call, another recorder can use the directory, unless the disk refused writes until the end.
     ///
     /// # Errors
-    /// The recorder ended before this call, messages were not written, or the journal's path no longer leads to the journal.
+    /// If the recorder ended before this call, if messages were not written, or if the journal's path no longer leads to the journal.
     pub fn stop(self) -> Result<Progress, RecordError> {
         let Self { shared, drain, lanes } = self;
         shared.stop.get_or_init(|| Instant::now() + PATIENCE);

@@ -1,9 +1,9 @@
-//! Planted faults, and the texts by which the testee reports events.
+//! Planted faults, and the text of each event that the testee reports.
 
 use super::words::failure;
 use shmcast::{BoardEntry, Event, Lapped, Message, RecvError};
 
-/// The faults that can be planted. Each fault has a number: the level of the suite whose test cases find the fault.
+/// The faults that can be planted. The number of a fault is the level of the suite that finds it.
 pub(super) const FAULTS: [(&str, u8); 35] = [
     ("gaps-are-not-told", 2),
     ("a-lap-counts-one-less", 2),
@@ -66,7 +66,7 @@ impl Fault {
         }
     }
 
-    /// Returns the event of an entry of a board.
+    /// Returns the text of the event for an entry of a board.
     pub(super) fn tell_entry(&self, entry: &BoardEntry<'_>) -> String {
         let count = entry.count - u64::from(self.has("a-key-counts-one-less"));
         match entry.message {

@@ -37,7 +37,7 @@ impl Testee {
         Ok(vec![format!("received {received}"), format!("missed {missed}"), format!("wrong {wrong}")])
     }
 
-    /// Reads all available messages from this sequence on, `passes` times, and measures the time.
+    /// Reads all available messages from this sequence on, `passes` times. Measures the time.
     pub(super) fn drain(&mut self, in_batches: bool, passes: u32, sequence: u64) -> Result<Vec<String>> {
         let subscriber = self.subscriber.as_mut().context("nothing is open")?;
         let (mut sum, mut messages) = (0_u64, 0_u64);
@@ -64,7 +64,7 @@ impl Testee {
         Ok(vec![format!("ns {ns}"), format!("messages {messages}"), format!("sum {sum}")])
     }
 
-    /// Receives messages as they arrive, and keeps their ages.
+    /// Receives messages as they arrive, and returns their ages.
     pub(super) fn live(&mut self, messages: usize) -> Result<Vec<String>> {
         let subscriber = self.subscriber.as_mut().context("nothing is open")?;
         let clock = subscriber.clock();
@@ -78,7 +78,7 @@ impl Testee {
         Ok(vec![format!("p50 {}", ages[messages / 2]), format!("p99 {}", ages[messages * 99 / 100])])
     }
 
-    /// Publishes, and measures the time.
+    /// Publishes messages, and measures the time.
     pub(super) fn fill(&mut self, length: usize, messages: u64) -> Result<Vec<String>> {
         let publisher = self.publisher.as_mut().context("no publisher")?;
         let payload = vec![1; length];

@@ -1,7 +1,7 @@
 //! The testee in Rust. README.md of this package describes what a testee must do.
 //!
-//! `SHMCAST_TESTEE_FAULT` plants a fault, to prove that the suite finds it. With each of [`FAULTS`], the testee
-//! fails at least one vector.
+//! `SHMCAST_TESTEE_FAULT` plants a fault, to prove that the suite finds the fault. With each of [`FAULTS`], the testee fails at least one
+//! vector (a test case).
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 mod faults;
@@ -23,10 +23,10 @@ use words::{failure, locate, reason, subscribe, unpublished};
 
 struct Testee {
     subscriber: Option<Subscriber>,
-    /// Where the subscriber is, and the board of that channel.
+    /// The place of the subscriber's channel, and the board of this channel.
     place: Option<Place>,
     board: Option<Board>,
-    /// With the planted fault `positions-stand-still`, this second reader holds the gate, and `subscriber` holds none.
+    /// A second reader, for the planted fault `positions-stand-still`. This reader holds the gate, and `subscriber` holds none.
     idle: Option<Subscriber>,
     publisher: Option<Publisher>,
     records: Records,
@@ -84,7 +84,7 @@ impl Testee {
         Ok(serde_json::json!({"events": events}))
     }
 
-    /// Plays a request whose answer has no events. Returns `None` for success, or the reason of a failure.
+    /// Carries out a request whose answer has no events. Returns `None` for success, or the reason of a failure.
     fn succeed(&mut self, request: Request) -> Result<Option<String>> {
         Ok(match request {
             Request::Open(open) => self.open(open),
@@ -202,7 +202,7 @@ impl Testee {
         None
     }
 
-    /// Looks a key up on the board of the channel that is open.
+    /// Looks up a key on the open channel's board.
     fn get(&mut self, digits: &str) -> Result<std::result::Result<Vec<String>, String>> {
         let digits = digits.as_bytes().chunks(2).map(std::str::from_utf8);
         let key: Vec<u8> = digits.map(|two| Ok(u8::from_str_radix(two?, 16)?)).collect::<Result<_>>()?;

@@ -52,7 +52,7 @@ pub(super) enum Request {
     End {},
 }
 
-/// A reader that is to be opened.
+/// The request to open a reader.
 #[derive(Debug, Deserialize)]
 pub(super) struct Open {
     #[serde(flatten)]
@@ -65,13 +65,13 @@ pub(super) struct Open {
     pub(super) watch: u8,
 }
 
-/// A publisher that is to be opened.
+/// The request to open a publisher.
 #[derive(Debug, Deserialize)]
 pub(super) struct Create {
     #[serde(flatten)]
     pub(super) at: Place,
     pub(super) capacity: u64,
-    /// If given, a new channel gets a board. The text is `FIRST..END`: the key of each payload is its bytes from `FIRST` to `END - 1`.
+    /// If given, a new channel gets a board. The text is `FIRST..END`: a payload's key is its bytes from `FIRST` to `END - 1`.
     pub(super) board: Option<String>,
     #[serde(default)]
     pub(super) keys: u64,

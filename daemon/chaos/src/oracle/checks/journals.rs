@@ -1,10 +1,10 @@
-//! Wrong logs of readers of journals, and of journals.
+//! Tests of the oracle with wrong logs of journals and of their readers.
 
 use super::*;
 use crate::story::{Change, Step};
 
-/// Returns the names of the violations in this case: publisher 0 published `published` messages, a reader with history received `seen`, and
-/// the daemon's journal has `kept`.
+/// Returns the names of the violations that the oracle finds. Publisher 0 published `published` messages, a reader with history received
+/// `seen`, and the daemon's journal has `kept`.
 fn judge_past(published: u32, seen: Vec<Fact>, kept: Vec<Fact>, deeds: Vec<Deed>) -> Vec<String> {
     judge_by(true, published, seen, kept, deeds)
 }

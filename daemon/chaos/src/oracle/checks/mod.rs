@@ -1,5 +1,5 @@
-//! Tests of the oracle. For each demand there are logs that break it, and logs that do not. An oracle that finds nothing in any log would
-//! prove nothing.
+//! Tests of the oracle. For each demand there are logs that break the demand, and logs that do not. An oracle that finds nothing in any log
+//! would prove nothing.
 
 mod journals;
 
@@ -11,7 +11,7 @@ use crate::story::{Profile, Start};
 const LARGEST: usize = 8192;
 const CAPACITY: u64 = 65536;
 
-/// Makes entries with ascending times.
+/// Makes log entries with ascending times, which begin at `from`.
 fn at(from: u64, facts: Vec<Fact>) -> Vec<Entry<Fact>> {
     facts.into_iter().enumerate().map(|(n, what)| Entry { at: from + n as u64, what }).collect()
 }
@@ -46,7 +46,7 @@ fn reads(mut seen: Vec<Fact>) -> Vec<Fact> {
     all
 }
 
-/// Returns the names of the violations if publisher 0 publishes ten messages and reader `r` receives `seen`.
+/// Returns the names of the violations that the oracle finds. Publisher 0 published ten messages, and reader `r` received `seen`.
 fn judge(seen: Vec<Fact>) -> Vec<String> {
     judge_with(seen, Vec::new(), Vec::new())
 }
@@ -92,7 +92,7 @@ fn false_messages_are_found() {
 
 #[test]
 fn a_message_of_one_who_was_replaced_is_found() {
-    // The publisher is replaced after five messages, by one that continues from there.
+    // After five messages, another publisher replaces the first one and continues its sequences.
     let next = at(900, publishes(1, 6, 2, 5));
     let taken = vec![Deed::TakingOver { channel: "a".into() }];
     let mut history = History { profile: Some(Profile::Strict), ..History::default() };
@@ -122,7 +122,7 @@ fn silent_losses_are_found() {
     let next = at(900, publishes(1, 11, 2, 5));
     let seen = vec![got(1, 0, 0, 10), got(11, 1, 0, 5)];
     assert_found(&judge_with(seen, vec![("q", next)], Vec::new()), "silent_epoch");
-    // The channel restarts, and no reader is told.
+    // The channel restarts, and no reader gets an event about the restart.
     let next = at(900, publishes(1, 1, 1, 5));
     let removed = vec![Deed::MayRestart { channel: "a".into(), why: "removed".into() }];
     let seen = vec![got(1, 0, 0, 10), got(1, 1, 0, 5)];
@@ -131,10 +131,10 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
-/// Two publishers began the channel at sequence 1, so the channel has two lives. There are two cases. In the first case, both lives have an
-/// empty message with the same sequence, and the oracle must take the message of the life that the reader reads. In the second case, only
-/// the life that the reader does not read has an empty message with this sequence, and the oracle must report that the reader changed lives
-/// without an event.
+/// Two publishers began the channel at sequence 1, so the channel has two lives. A reader gets an empty message.
+///
+/// - If both lives have an empty message with this sequence, the oracle must take the life that the reader reads.
+/// - If only the other life has an empty message with this sequence, the oracle must report that the reader changed lives without an event.
 #[test]
 fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     const COUNT: u32 = 4000;
@@ -177,13 +177,13 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     };
     let sought = |to: u32| [Fact::Seeking { to: u64::from(to) + 1 }, Fact::Sought { error: None }];
     assert_eq!(judge(vec![got(0, both), odd(both), got(both + 1, 5)]), Vec::<String>::new());
-    // If it is the first message received, the next message shows which life it belongs to.
+    // If the empty message is the first message that is received, the next message shows to which life both belong.
     let [seeking, done] = sought(both);
     assert_eq!(judge(vec![seeking, done, odd(both), got(both + 1, 5)]), Vec::<String>::new());
     assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");
 }
 
-/// A message could come from either of two publishers. The oracle must count the message for the publisher whose epoch was just reported.
+/// A message could come from either of two publishers. The oracle must take the publisher whose epoch was just reported.
 #[test]
 fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     const COUNT: u32 = 4000;
@@ -196,7 +196,7 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
         ]
     };
     let is_empty = |publisher, counter| first(publisher, counter).length(Sizes::Tiny, LARGEST) == 0;
-    // Publisher 2 begins its epoch with an empty message, at a sequence where the life before had one, too.
+    // Publisher 2 begins its epoch with an empty message. The earlier life also had an empty message at this sequence.
     let at_both = (1..COUNT).find(|at| is_empty(0, *at) && is_empty(2, 0)).map(|at| (2, at));
     let (second, before) = at_both.unwrap_or_else(|| {
         let publisher = (3..1000).find(|publisher| is_empty(*publisher, 0)).expect("one in 16");
@@ -219,7 +219,7 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     assert_eq!(found, Vec::<String>::new());
 }
 
-/// A reader got the event of a new epoch, and then seeks within the messages of the new publisher. It must not get the event again,
+/// A reader got the event of a new epoch, and then seeks within the messages of the new publisher. The reader must not get the event again,
 /// whichever message comes first.
 #[test]
 fn an_epoch_is_told_once() {
@@ -246,7 +246,7 @@ fn losses_without_cause_are_found() {
     let lapped = Fact::Lapped { missed: 3, resumed_at: 6 };
     assert_found(&judge(vec![got(1, 0, 0, 2), lapped, got(6, 0, 5, 1)]), "lapped_without_cause");
     assert_found(&judge(vec![got(1, 0, 0, 2), Fact::Gap { from: 3, to: 4 }]), "false_gap");
-    // The next publisher begins at the same sequence as the one before it, although that one had published.
+    // The next publisher begins at the same sequence as the previous publisher, although the previous one had published.
     let next = at(900, publishes(1, 1, 2, 5));
     assert_found(&judge_with(Vec::new(), vec![("q", next)], Vec::new()), "forgotten");
     let next = at(900, publishes(1, 14, 2, 5));
@@ -343,7 +343,7 @@ fn tools_that_say_something_else_are_found() {
     assert_found(&judge(&metrics.replace("10", "9")), "false_figure");
 }
 
-/// Judges a story of one actor, whose only facts are `facts`. The runner's only actions are `deeds`. Returns the names of the violations.
+/// Judges a story in which one actor has the facts `facts` and the runner has the actions `deeds`. Returns the names of the violations.
 fn judge_alone(actor: &str, facts: Vec<Fact>, deeds: Vec<Deed>) -> Vec<String> {
     let mut history = History { profile: Some(Profile::Files), ..History::default() };
     let deeds = deeds.into_iter().chain([Deed::Over]);
@@ -440,7 +440,7 @@ fn a_death_that_is_told_too_soon_or_of_nobody_is_found() {
     assert_found(&judge(gone(10, 1), "STOP"), "false_death");
     assert_found(&judge(gone(10, 2), "KILL"), "false_death");
     assert_found(&judge(vec![got(1, 0, 0, 10)], "KILL"), "death_not_told");
-    // Of two deaths, only one is reported.
+    // Two publishers die, but only one death is reported.
     let mut history = History { profile: Some(Profile::Files), ..History::default() };
     let killed =
         |at, who: &str| Entry { at, what: Deed::Signalled { who: who.into(), signal: "KILL".into() } };

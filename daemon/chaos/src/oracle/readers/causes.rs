@@ -7,7 +7,7 @@ use crate::payload::Identity;
 use crate::run::{CARRIED, DAEMONS};
 use crate::story::{Change, Step, Whom};
 
-/// The number of segments that are kept for a reader while it does not poll. Each segment belongs to one publisher.
+/// The greatest number of segments that are kept for a reader which does not poll. Each segment belongs to one publisher.
 const LED: usize = 8;
 
 /// Whether this action can detach readers from the daemon. Detached readers miss the segments that publishers make before the readers
@@ -25,10 +25,10 @@ fn may_detach(entry: &Entry<Deed>) -> bool {
 }
 
 impl Cursor<'_> {
-    /// Whether a publisher of the channel had begun to close it before `time`.
+    /// Whether a publisher of the channel had begun to close the channel before `time`.
     pub(super) fn has_closed(&self, time: Time) -> bool {
         let has_closed = |p: &Publication| p.closing.is_some_and(|at| at < time);
-        // When a bridge is ended, the channels that it carries end.
+        // When a bridge ends, the channels that it receives also end.
         let is_daemon = |e: &Entry<Deed>| match &e.what {
             Deed::Ended { who, .. } => DAEMONS.contains(&who.as_str()),
             Deed::Step { step, .. } => matches!(step, Step::Reload { .. } | Step::Restart { .. }),
@@ -40,19 +40,19 @@ impl Cursor<'_> {
                 && self.history.deeds.iter().any(|e| e.at < time && is_daemon(e))
     }
 
-    /// Whether this reader's channel comes through a bridge that must lose no message. This is so if nothing in the story excuses a loss.
+    /// Whether this reader's channel comes through a bridge, and nothing in the story excuses a lost message.
     pub(super) fn is_carried(&self) -> bool {
         self.reader.actor.starts_with(CARRIED)
     }
 
-    /// Whether at least one copy of each message survives on its way to this reader. On a strict channel, senders and their servers have
-    /// only the ring of the last publisher.
+    /// Whether at least one copy of each message stays on its way to this reader. On a strict channel, senders and their servers have only
+    /// the ring of the last publisher.
     pub(super) fn is_whole(&self) -> bool {
         let is_strict = self.history.strict.contains(&self.reader.channel);
         self.is_carried() || self.history.net.is_some() && !is_strict
     }
 
-    /// Returns the sequence at which a promoted host continues. Returns `None` if `at` is not before this sequence.
+    /// Returns the sequence at which a promoted host continues. Returns `None` if `at` is this sequence or a later one.
     pub(super) fn promoted(&self, at: u64) -> Option<u64> {
         self.history.deeds.iter().find_map(|entry| match &entry.what {
             Deed::Promoted { channel, to, .. } if *channel == self.reader.channel => {
@@ -80,7 +80,7 @@ impl Cursor<'_> {
         !self.is_of_files() || self.expected == 0 || self.history.on(&self.reader.channel).any(is_here)
     }
 
-    /// Whether a publisher of the same life as `next` was attached to the channel when this reader attached. A life is a run of
+    /// Whether a publisher of the same *life* as `next` was attached to the channel when this reader attached. A life is a run of
     /// publications whose sequences continue.
     pub(super) fn was_held(&self, next: &Publication) -> bool {
         let (since, life) = (self.reader.subscribing, self.lives.life(next.number));
@@ -88,8 +88,10 @@ impl Cursor<'_> {
         self.history.on(&self.reader.channel).any(|p| held(p) && self.lives.life(p.number) == life)
     }
 
-    /// Whether a lap is allowed. This needs one of two causes: the messages from the expected sequence on could have filled half of the
-    /// ring, or another publisher's segment lies between the expected sequence and the reader's new position.
+    /// Whether a lap is allowed. There are two possible causes:
+    ///
+    /// - The messages from the expected sequence on could have filled half of the ring.
+    /// - Another publisher's segment lies between the expected sequence and the reader's new position.
     pub(super) fn was_overrun(&self, resumed_at: u64) -> bool {
         let of_this_life = |p: &&Publication| {
             let is_of_this_life = self.life.is_none() || self.lives.life(p.number) == self.life;
@@ -113,17 +115,17 @@ impl Cursor<'_> {
                 }
             }
         }
-        // A reader that stays attached is led from each segment to the next one.
+        // A reader that stays attached goes from each segment to the next one.
         let is_led = publications.len() <= LED && !self.history.deeds.iter().any(may_detach);
         let begins_elsewhere = self.is_first || publications.len() > 2 && !is_led;
         bytes >= capacity / 2 || (self.is_segmented() && begins_elsewhere) || resumed_at == self.expected
     }
 
-    /// Whether a later publisher of the channel could have got a segment of its own.
+    /// Whether a later publisher of the channel could have got a separate segment.
     pub(super) fn is_segmented(&self) -> bool {
         let is_segmented = |e: &Entry<Deed>| match &e.what {
             Deed::TakingOver { .. } => true,
-            // The next publisher gets a segment of its own.
+            // The next publisher gets a separate segment.
             Deed::Step { step, .. } => {
                 matches!(step, Step::Reload { change: Change::Mode | Change::Largest | Change::Capacity, .. })
             }
@@ -134,7 +136,7 @@ impl Cursor<'_> {
             || self.history.deeds.iter().any(is_segmented)
     }
 
-    /// Whether the story did something that can destroy all copies of a message on its way to the far host.
+    /// Whether the story can have destroyed all copies of a message on the way to the far host.
     pub(super) fn is_line_broken(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => matches!(

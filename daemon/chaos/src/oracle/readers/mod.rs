@@ -1,4 +1,4 @@
-//! The judgement of each reader's events, one after the other.
+//! Judges each reader's events, one after the other.
 
 mod causes;
 mod past;
@@ -22,17 +22,17 @@ struct Cursor<'a> {
     /// The sequence that must be next.
     expected: u64,
     life: Option<usize>,
-    /// The time at which it attached or last sought.
+    /// The time at which the reader attached, or made its last seek.
     since: Time,
-    /// Whether nothing has been received since then.
+    /// Whether the reader has received no event since it attached or made its last seek.
     is_first: bool,
-    /// Whether no message and no lap has been received since then.
+    /// Whether the reader has received neither a message nor a lap since it attached or made its last seek.
     is_new_here: bool,
     /// The publisher of the last message.
     last: Option<u32>,
-    /// The epoch that was reported since the last message.
+    /// The epoch that was reported after the last message; `None` if there was no report.
     told: Option<u64>,
-    /// Whether a lap may have hidden another publisher.
+    /// Whether a lap might have hidden the event of another publisher.
     in_doubt: bool,
     /// Whether the channel has restarted since the reader attached.
     has_restarted: bool,
@@ -49,7 +49,7 @@ pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
             reader,
             expected: reader.next,
             life: None,
-            // A publisher that opened the channel while this reader was attaching may have been earlier.
+            // A publisher that opened the channel while this reader attached might have come before the reader.
             since: reader.at,
             is_first: true,
             is_new_here: true,
@@ -106,7 +106,7 @@ impl Cursor<'_> {
                 findings.add(1, "false_end", who, "the end was told, and no publisher had closed");
             }
             Fact::Restarted => {
-                // A bridge that restarts begins wherever the feed is.
+                // A restarted bridge begins at the feed's present sequence.
                 let expected = if self.reader.far && !self.is_whole() { 0 } else { 1 };
                 (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
                 self.is_new_here = true;
@@ -121,15 +121,14 @@ impl Cursor<'_> {
             Fact::Sought { error: Some(error) } if error.contains("Corrupt") || error.contains("Overrun") => {
                 findings.add(5, "seek_failed", who, format!("seeking {} failed: {error}", self.seeking));
             }
-            // While a publisher is active, a far-behind reader may be at the place of the next record. So only readers of channels at rest
-            // are judged.
+            // While a publisher is active, a reader can be far behind. So only readers of channels at rest are judged.
             Fact::Nothing { next, lag } if who.starts_with(AT_REST) => {
                 let what = format!("got nothing at {next}, though {lag} messages more were there");
                 findings.add(5, "nothing_received", who, what);
             }
             Fact::Unknown { event } => findings.add(1, "unknown_event", who, event.clone()),
             Fact::RecvFailed { kind, why } => self.failed(kind, why, findings),
-            // A reader that failed has already been judged for that.
+            // A reader that failed was already judged for the failure.
             Fact::Finished { found: false } if !self.reader.has_failed => {
                 let what = format!(
                     "channel {}: the last message has not come; expected {}",
@@ -141,7 +140,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Judges a message that its own bytes do not identify.
+    /// Judges a message whose bytes alone do not identify it.
     fn odd(&mut self, sequence: u64, length: usize, marks: Marks, head: &str, findings: &mut Findings) {
         let candidates = self.identify(sequence, length, marks, head);
         let likely = candidates.iter().find(|message| self.is_likely(message));
@@ -155,13 +154,13 @@ impl Cursor<'_> {
         self.message(sequence, message, findings);
         let life = |message: &Identity| self.lives.life(message.publisher);
         if candidates.iter().any(|other| life(other) != life(&message)) {
-            // The message does not show which life this is.
+            // This message does not show which life it belongs to.
             (self.life, self.told, self.last) = before;
         }
     }
 
     fn new_epoch(&mut self, epoch: u64, findings: &mut Findings) {
-        // The receiving bridge is a publisher of its own.
+        // For a far reader, the publisher is the receiving bridge, which has epochs of its own.
         if !self.reader.far && !self.history.on(&self.reader.channel).any(|p| p.epoch == epoch) {
             let what = format!("epoch {epoch} was told, and no publisher had it");
             findings.add(1, "false_epoch", &self.reader.actor, what);
@@ -169,8 +168,8 @@ impl Cursor<'_> {
         self.told = Some(epoch);
     }
 
-    /// Judges a reported death of a publisher. The report is right only if the publisher was killed, and if it comes after all messages
-    /// that this publisher certainly published.
+    /// Judges a report that a publisher died. The publisher must have been killed, and the report must come after all messages that it
+    /// certainly published.
     fn publisher_gone(&mut self, epoch: u64, at: Time, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         let dead = self.history.on(&self.reader.channel).find(|p| {
@@ -199,7 +198,7 @@ impl Cursor<'_> {
             let what = format!("session {identity:?} was told by nobody");
             findings.add(1, "false_session", &self.reader.actor, what);
         }
-        // After a bridge, another session is another run of sequences. A ring that is never lost continues, and no message between two
+        // After a bridge, each session has its own sequences. If no ring is ever lost, the sequences continue, and no message between two
         // sessions is lost.
         if self.reader.far && self.history.net.is_none() {
             let expected = u64::from(self.is_carried());
@@ -207,8 +206,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether a message comes from the publisher whose epoch was just reported. Without such a report, whether the message comes from the
-    /// publisher of the last message.
+    /// Whether a message comes from the expected publisher. This is the publisher whose epoch was just reported, or else the publisher of
+    /// the last message.
     fn is_likely(&self, message: &Identity) -> bool {
         let epoch = || self.history.publication(message.publisher).map(|publication| publication.epoch);
         match self.told {
@@ -264,7 +263,7 @@ impl Cursor<'_> {
     fn check_order(&mut self, sequence: u64, name: &str, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         let expected = self.expected;
-        // If a reader joined after messages that turned out to be void, it begins where the next publisher began.
+        // A reader that joined after messages that became void begins where the next publisher began.
         let is_step_back = self.is_first
             && self
                 .history
@@ -283,19 +282,19 @@ impl Cursor<'_> {
         }
     }
 
-    /// Checks that a new publisher was announced before its first message. This is required only if the publisher came after this reader
-    /// attached.
+    /// Checks that a new publisher was announced before its first message. An announcement is required only if the publisher came after
+    /// this reader attached.
     fn check_epoch(&mut self, publication: &Publication, name: &str, findings: &mut Findings) {
         if self.last == Some(publication.number) || self.reader.far {
             return;
         }
         let is_known = self.told == Some(publication.epoch);
-        // A reader that has seen no publisher has none that another publisher could succeed.
+        // A reader that has seen no publisher gets no event when the next publisher comes.
         let was_held =
             self.reader.start == Start::Latest && !self.has_restarted && self.was_held(publication);
         let had_one = self.last.is_some() || was_held;
         let is_news = had_one && (publication.opening > self.since || !self.is_new_here);
-        // The very first publisher succeeds nobody.
+        // The channel's very first publisher replaces no other publisher.
         let is_successor = self.history.on(&publication.channel).any(|p| {
             p.opening < publication.opening
                 && self.lives.life(p.number) == self.lives.life(publication.number)
@@ -346,7 +345,7 @@ impl Cursor<'_> {
             findings.add(3, "silent_loss", who, what);
         }
         let mut at = from;
-        // A bridge is a reader too, and can be overrun like any other.
+        // A bridge is also a reader, and the ring can overtake it like any reader.
         let is_overrun = self.reader.far && !self.is_carried() && self.was_overrun(to.saturating_add(1));
         let is_broken = is_overrun || self.reader.far && !self.is_whole() && self.is_line_broken();
         while at <= to && !is_broken {
@@ -372,7 +371,7 @@ impl Cursor<'_> {
         let channel = &self.reader.channel;
         let may_restart =
             |e: &Entry<Deed>| matches!(&e.what, Deed::MayRestart { channel: name, .. } if name == channel);
-        // Without a daemon, no program leads a reader to the next segment.
+        // Without a daemon, no program tells a reader about the next segment.
         let is_file = self.history.profile.is_none_or(|profile| !profile.has_daemon());
         if kind == "Superseded" && is_file && self.history.deeds.iter().any(may_restart) {
             return;
@@ -401,7 +400,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Checks that messages have their original times on every host that native lines reach. The times in journals are not checked.
+    /// Checks that messages have their original publish times on every host that native lines reach. Does not check the times in journals.
     fn check_times(&self, first: Identity, count: u32, old: u32, findings: &mut Findings) {
         let is_read = self.reader.journal.is_none();
         let right = old_messages(self.history, self.reader, first, count);
@@ -413,9 +412,10 @@ impl Cursor<'_> {
         }
     }
 
-    /// Returns the published messages that have this sequence and this content. The content is too short to identify one message. The
-    /// messages of the reader's *life* come first: a life is a run of publications whose sequences continue. Among the messages of the same
-    /// life, void messages (those that were cut off) come last.
+    /// Returns the published messages that have this sequence and this content. The content is too short to identify one message.
+    ///
+    /// The messages of the reader's *life* come first. A life is a run of publications whose sequences continue. Within a life, void
+    /// messages (those that were cut off) come last.
     fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Vec<Identity> {
         let candidates = self.history.on(&self.reader.channel).filter_map(|publication| {
             let (message, sizes) = publication.message_at(sequence)?;

@@ -1,4 +1,4 @@
-//! Judges the events of a reader of a journal. Journals themselves are judged in the same way as readers.
+//! Judges the events of a reader of a journal. The contents of journals are judged in the same way.
 
 use super::Cursor;
 use crate::log::{Deed, Entry, Time};
@@ -8,7 +8,8 @@ use crate::payload::Identity;
 use crate::story::{Change, Step, Whom};
 
 impl Cursor<'_> {
-    /// Judges a loss of messages. It is allowed only if the ring overwrote the messages before they were recorded, and no journal has them.
+    /// Judges a loss of messages. The loss is allowed only if the ring overwrote the messages before they were recorded, and no journal has
+    /// them.
     pub(super) fn lost(&mut self, from: u64, to: u64, cause: &str, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         let name = format!("the loss of {from} to {to} ({cause})");
@@ -25,8 +26,8 @@ impl Cursor<'_> {
                 format!("{name} was told, {expected} was due, and nothing said why"),
             );
         }
-        // No power is cut and no disk fails in a story, so there are two other causes. A recorder that returns finds only the last segment.
-        // A channel whose memory was lost continues after the reserve.
+        // In stories, no power cut happens and no disk fails. So only two other causes remain. A recorder that returns finds only the last
+        // segment. A channel whose memory was lost continues after the reserve.
         let is_gone = self.was_overrun(to.saturating_add(1)) || self.is_segmented();
         let is_named = match cause {
             "overrun" | "unrecorded" => is_gone,
@@ -46,8 +47,8 @@ impl Cursor<'_> {
             (to.saturating_add(1), true, false, false);
     }
 
-    /// Whether a restarted channel could have skipped the sequences from `from` to `next - 1`, because a journal had reserved them. This is
-    /// possible only if at least 2^31 sequences were skipped, and if a step of the story can lose the channel's memory.
+    /// Whether a restarted channel could have skipped the sequences from `from` to `next - 1` because a journal had reserved them. Then at
+    /// least 2^31 sequences were skipped, and a step of the story can lose the channel's memory.
     pub(super) fn is_left_out(&self, from: u64, next: u64) -> bool {
         let may_lose = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(
@@ -60,7 +61,7 @@ impl Cursor<'_> {
         is_recorded && next.saturating_sub(from) >= 1 << 31 && self.history.deeds.iter().any(may_lose)
     }
 
-    /// Judges a lap of a reader of a journal. Such a reader is allowed to skip only sequences that no journal has.
+    /// Judges a lap of a reader of a journal. The reader is allowed to skip only sequences that no journal has.
     pub(super) fn check_lap(&self, resumed_at: u64, findings: &mut Findings) {
         let may_read = self.reader.history && !self.reader.skip && !self.was_given_up();
         if may_read && resumed_at > self.expected && self.expected > 0 {
@@ -81,7 +82,7 @@ impl Cursor<'_> {
     }
 
     fn check_kept(&self, from: u64, to: u64, name: &str, findings: &mut Findings) {
-        // A journal lacks what its own recorder did not receive.
+        // A journal lacks the messages that its recorder did not receive.
         let (Some(life), None) = (self.life, &self.reader.journal) else { return };
         if let Some(kept) = self.kept.first_in(&self.reader.channel, life, from, to) {
             let what = format!("{name} was told, and the journal has {kept}");
@@ -89,7 +90,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Judges the event of a reader's return from the journal to the ring. The event must come when the next message is available.
+    /// Judges the event of a reader's return from the journal to the ring. The event must come as soon as the ring has the next message.
     pub(super) fn live(&mut self, sequence: u64, since: Time, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         if !self.reader.history {
@@ -102,9 +103,9 @@ impl Cursor<'_> {
         let is_here = |p: &&Publication| {
             self.life.is_some() && self.lives.life(p.number) == self.life && p.next <= sequence
         };
-        // A later publisher may have a segment of its own.
+        // A later publisher can have a segment of its own.
         let publication = self.history.on(&self.reader.channel).filter(is_here).max_by_key(|p| p.next);
-        // The messages that were certainly published after this one when the call began.
+        // The messages that were certainly published after this message when the call began.
         let is_gone = |p: &&Publication| bytes_between(p, sequence, p.surely_before(since)) > p.capacity;
         if let Some(publication) = publication.filter(is_gone) {
             let what = format!(
@@ -116,7 +117,7 @@ impl Cursor<'_> {
         (self.expected, self.is_new_here) = (sequence, false);
     }
 
-    /// Judges a stall of a recorder. A recorder is allowed to stall only if something in the story prevents its work.
+    /// Judges a report that a recorder makes no progress. Something in the story must prevent the recorder's work.
     pub(super) fn stalled(&self, sequence: u64, findings: &mut Findings) {
         let may_stall = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(
@@ -137,7 +138,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Returns the smallest number of bytes that the records of a publication can take, for the sequences from `from` to `to - 1`.
+/// Returns the smallest number of bytes that a publication's records from `from` to `to - 1` can take.
 fn bytes_between(publication: &Publication, from: u64, to: u64) -> u64 {
     let mut bytes = 0;
     for send in &publication.sends {

@@ -1,5 +1,5 @@
-//! The test of a bridge. `shmcast bridge` sends a channel from one directory to another, through a simulated wire. Meanwhile something
-//! fails, but no message must be lost.
+//! The test of a bridge. `shmcast bridge` sends a channel from one directory to another, through a simulated wire. A fault happens on the
+//! way, but no message must be lost.
 
 mod packets;
 
@@ -24,29 +24,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Readers whose names begin with this letter read a channel that comes through a bridge. They must lose no message.
+/// The first letter of the names of readers whose channel comes through a bridge. These readers must lose no message.
 pub const CARRIED: char = 'c';
-/// Readers whose names begin with this letter read a channel that comes from a server of another vendor. They are allowed to lose messages.
+/// The first letter of the names of readers whose channel comes from a server of another vendor. These readers are allowed to lose
+/// messages.
 const OTHERS: char = 'd';
-/// The channel.
+/// The name of the channel.
 pub(super) const CHANNEL: &str = "carried";
-/// The channel of another host. The other host uses the same session name.
+/// The channel of another host that uses the same session name.
 const NEWER: &str = "newer";
 /// The beginning of the names of the sessions.
 const SESSION: &str = "CHAO";
-/// The setting for the time after which a receiver gives up a message that no server has.
+/// The setting for the time after which a receiver stops asking for a message that no server has.
 const GIVE_UP: &str = "receive.give_up_ms=2000";
-/// The same setting `receive.give_up_ms`, for stories without lost packets. It is short, because a message that is missing in such a story
-/// was never sent.
+/// The setting `receive.give_up_ms` for stories without lost packets. The time is short, because a missing message was never sent.
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
-/// The number of receivers that crash. It is larger than the number of receivers that a server can serve at the same time.
+/// The number of receivers that crash. A server can serve fewer receivers than this at the same time.
 const CRASHES: usize = 40;
-/// After this many packets of one sender, a receiver accepts on the line only packets of this sender. The number includes a small margin.
+/// After this many packets of one sender, a receiver accepts only this sender on the line. The number includes a small margin.
 const LOCKING: u64 = 24;
 /// Number of threads that send requests endlessly.
 const ASKERS: usize = 8;
 
-/// A channel on its way.
+/// A channel that a bridge carries from one directory to another.
 pub(super) struct Carriage {
     pub(super) wire: Wire,
     /// The directories of the sender and of the receiver.
@@ -72,7 +72,7 @@ impl Drop for Carriage {
 }
 
 impl World<'_> {
-    /// Carries a channel through trouble.
+    /// Sends a channel through a bridge while something fails.
     pub(super) fn carry(&mut self, trouble: Trouble, has_server: bool) -> Result<bool> {
         let dir = self.dir.join(format!("carry{}", self.actors));
         let [from, to] = ["from", "to"].map(|name| dir.join(name));
@@ -112,7 +112,7 @@ impl World<'_> {
         self.start_receiver(way)?;
         self.start_sender(way, CHANNEL, &way.from.clone())?;
         self.publish_carried(&mut publisher, 40)?;
-        // A line belongs to a host that has sent some packets.
+        // After some packets of a host, the line accepts only this host.
         while way.wire.carried() < LOCKING {
             self.publish_carried(&mut publisher, 1)?;
             std::thread::sleep(Duration::from_millis(2));
@@ -124,7 +124,7 @@ impl World<'_> {
                 Trouble::Strangers => packets::send_forged(&way.wire, kind, next)?,
                 _ => packets::send_as_impostor(&way.wire, next)?,
             }
-            // A receiver gives up earlier than this.
+            // A receiver gives up missing messages before this pause ends.
             std::thread::sleep(Duration::from_millis(120));
             self.publish_carried(&mut publisher, 12)?;
         }
@@ -142,7 +142,7 @@ impl World<'_> {
             _ => None,
         };
         match way.trouble {
-            // If the first packet of such an answer is lost, nobody can tell what the second one is.
+            // If the first packet of an answer is lost, nobody can tell which messages the second packet has.
             Trouble::OtherMake => way.wire.set_lines(40, 0, 10),
             _ => way.wire.set(25, 0, 10),
         }
@@ -153,7 +153,7 @@ impl World<'_> {
         finished
     }
 
-    /// Makes the channel anew three times, and publishes immediately after each restart. Each restart begins a new session.
+    /// Removes and creates the channel three times. Publishes immediately each time. Each new channel begins a new session.
     fn make_anew(&mut self, way: &mut Carriage) -> Result<()> {
         let from = way.from.clone();
         self.start_receiver(way)?;
@@ -169,8 +169,8 @@ impl World<'_> {
         self.read_to_the_end(way, publisher)
     }
 
-    /// Kills the sender, and starts a session of a few packets, after which there are only heartbeats. No packet has announced the end
-    /// of the previous session.
+    /// Kills the sender, and starts a session that has a few packets and then only heartbeats. No packet has announced the end of the
+    /// previous session.
     fn begin_and_be_idle(&mut self, way: &mut Carriage) -> Result<()> {
         let from = way.from.clone();
         self.start_receiver(way)?;
@@ -183,7 +183,7 @@ impl World<'_> {
             sender.wait()?;
         }
         self.dismiss(publisher)?;
-        // Sessions of two bridges are distinguished by the time, in half seconds.
+        // The sessions of two bridges differ by their start time, in half seconds.
         std::thread::sleep(Duration::from_millis(1100));
         self.note(Deed::MayRestart { channel: CHANNEL.into(), why: "opened anew".into() })?;
         let mut publisher = self.open_carried(CHANNEL, &from, true)?;
@@ -197,7 +197,7 @@ impl World<'_> {
         let (older, newer) = (way.from.clone(), way.from.join("newer"));
         fs::create_dir(&newer)?;
         let mut first = self.open_carried(CHANNEL, &older, false)?;
-        // Sessions are distinguished by the time, in half seconds.
+        // Sessions differ by their start time, in half seconds.
         std::thread::sleep(Duration::from_millis(1100));
         let mut second = self.open_carried(NEWER, &newer, false)?;
         self.start_receiver(way)?;
@@ -326,7 +326,7 @@ impl World<'_> {
         command.spawn().context("start a bridge")
     }
 
-    /// Waits until the receiving channel has this many messages.
+    /// Waits until the receiving channel has `count` messages.
     fn wait_for_carried(&mut self, way: &Carriage, count: u64) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while published(&way.to, CHANNEL) != count && Instant::now() < until {
@@ -359,7 +359,7 @@ impl World<'_> {
         Ok(reader)
     }
 
-    /// Reads everything when all of it has arrived.
+    /// Waits until all messages have arrived, and lets a reader read them.
     fn read_to_the_end(&mut self, way: &Carriage, publisher: Actor) -> Result<()> {
         self.wait_for_carried(way, published(&way.from, CHANNEL))?;
         let reader = self.read_carried(way)?;
@@ -392,7 +392,7 @@ impl World<'_> {
     }
 }
 
-/// Whether a socket receives datagrams at this port.
+/// Whether a socket is bound to this port.
 fn is_bound(port: u16) -> bool {
     let table = fs::read_to_string("/proc/net/udp").unwrap_or_default();
     let port = format!(":{port:04X}");

@@ -1,5 +1,5 @@
 //! Makes MoldUDP64 packets byte by byte, without the bridge. A packet has the session's name in 10 bytes, a sequence in 8 bytes, and a
-//! count in 2 bytes. The messages follow, each with its length in 2 bytes before it.
+//! count in 2 bytes. Each message follows after its length, which has 2 bytes.
 
 use super::super::wire::{HEADER, Wire, local, socket};
 use super::CHANNEL;
@@ -11,21 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// The kinds of forged packets.
+/// The number of kinds of forged packets.
 pub(super) const KINDS: usize = 10;
 /// The name of a session that belongs to no channel.
 const STRANGER: [u8; 10] = *b"STRANGER  ";
-/// The count that ends a session.
+/// The count in a packet that ends a session.
 const END: u16 = 0xFFFF;
-/// Beyond the sequences of all channels.
+/// A sequence beyond the sequences of all channels.
 const BEYOND: u64 = 1 << 62;
-/// A server of another vendor answers with several packets. The first packet has this many messages, and each later packet has twice this
-/// number.
+/// The number of messages in the first packet of an answer of another vendor's server. Each later packet has twice as many messages.
 const A_PACKET: usize = 2;
 
 type Name = [u8; 10];
 
-/// Threads that end when this is dropped.
+/// Threads that end when this value is dropped.
 pub(super) struct Running {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -57,7 +56,7 @@ fn false_message() -> Vec<Vec<u8>> {
     vec![b"this was never published".to_vec()]
 }
 
-/// Returns the name of the feed's session; `None` before its first packet.
+/// Returns the name of the feed's session. Returns `None` before the feed's first packet.
 fn name(wire: &Wire) -> Option<Name> {
     wire.header().and_then(|header| header[..10].try_into().ok())
 }
@@ -105,7 +104,7 @@ pub(in super::super) fn forged(name: Name, kind: usize, next: u64) -> Vec<u8> {
     }
 }
 
-/// Sends packets with false messages from the address of another host. Their sequences are a little ahead of the feed.
+/// Sends packets with false messages from the address of another host. The sequences in these packets are a little ahead of the feed.
 pub(super) fn send_as_impostor(wire: &Wire, next: u64) -> Result<()> {
     let Some(name) = name(wire) else { return Ok(()) };
     for ahead in 2..8 {
@@ -114,7 +113,7 @@ pub(super) fn send_as_impostor(wire: &Wire, next: u64) -> Result<()> {
     Ok(())
 }
 
-/// Asks the server for messages again and again.
+/// Asks the server for messages repeatedly, in several threads.
 pub(super) fn ask_for_ever(wire: &Wire, threads: usize) -> Result<Running> {
     let is_over = Arc::new(AtomicBool::new(false));
     let request = bare(name(wire).unwrap_or(STRANGER), 1, 50);
@@ -131,7 +130,7 @@ pub(super) fn ask_for_ever(wire: &Wire, threads: usize) -> Result<Running> {
     Ok(Running { is_over, threads })
 }
 
-/// Runs a server that answers each request with several packets. All of these packets have the sequence of the first message.
+/// Runs a server that answers each request with several packets. All packets of an answer have the sequence of the first message.
 pub(super) fn serve_as_another_make(dir: &Path, wire: &Wire) -> Result<Running> {
     let (socket, dir) = (socket(wire.serves_at)?, dir.to_owned());
     let is_over = Arc::new(AtomicBool::new(false));

@@ -8,15 +8,15 @@ use crate::story::Forgery;
 use anyhow::Result;
 use fastrand::Rng;
 
-/// Bytes of a MoldUDP64 header: session, sequence, count.
+/// The size of a MoldUDP64 header in bytes: session, sequence, count.
 const HEADER: usize = 20;
 /// Offset of the flags and the key id in a native packet.
 const FLAGS: usize = 24;
-/// On a plain line, the number of the feed's datagrams between two forged packets. After so many datagrams, a receiver has forgotten the
-/// earlier forged packet.
+/// On a plain line, the number of the feed's datagrams between two forged packets. A receiver forgets a forged packet after this many
+/// datagrams.
 const BETWEEN: u64 = 12;
 const BETWEEN_NS: u64 = 400_000_000;
-/// Number of packets that are replayed at a time.
+/// Number of packets that are replayed together.
 const AGAIN: usize = 200;
 
 impl Network {

@@ -1,4 +1,4 @@
-//! Ethernet frames with datagrams: finds and computes checksums, and makes frames with other content.
+//! Ethernet frames with datagrams: computes checksums, and makes frames with other content.
 
 use anyhow::{Context, Result};
 
@@ -10,14 +10,14 @@ const UDP_NUMBER: u8 = 17;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     is_v6: bool,
-    /// Where the UDP header begins.
+    /// The offset of the UDP header.
     udp: usize,
-    /// Where the datagram ends.
+    /// The offset at which the datagram ends.
     end: usize,
 }
 
 impl Place {
-    /// Finds the datagram in a frame. Returns `None` if there is none, or if it is incomplete.
+    /// Finds the datagram in a frame. Returns `None` if the frame has no datagram, or an incomplete one.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let word =
             |at: usize| frame.get(at..at + 2).map(|word| usize::from(u16::from_be_bytes([word[0], word[1]])));
@@ -46,11 +46,11 @@ impl Place {
         if self.is_v6 { frame[ETHERNET + 24] == 0xff } else { frame[ETHERNET + 16] >> 4 == 14 }
     }
 
-    /// Writes a valid checksum into the datagram. The kernel leaves checksums to the network card, and a virtual wire has no card.
+    /// Writes a valid checksum into the datagram. The kernel leaves checksums to the network card, and this network has no card.
     pub(super) fn make_sound(&self, frame: &mut [u8]) {
         let at = self.udp + 6;
         frame[at..at + 2].fill(0);
-        // With IPv4, 0 means that there is no checksum.
+        // With IPv4, a checksum of 0 means that there is no checksum.
         if self.is_v6 {
             let mut sum = add(0, &frame[ETHERNET + 8..ETHERNET + 40]);
             sum += (self.end - self.udp) as u64 + u64::from(UDP_NUMBER);
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// Makes a frame with the content `payload`. The sender and the destination are those of the frame `like`.
+/// Makes a frame with the content `payload`, and with the addresses of the frame `like`.
 pub(super) fn with_payload(like: &[u8], payload: &[u8]) -> Result<Vec<u8>> {
     let place = Place::of(like).context("a frame with a datagram")?;
     let mut frame = [&like[..place.udp + UDP], payload].concat();
@@ -95,7 +95,7 @@ fn fold(mut sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// From 10.77.0.1:30001 to 239.77.0.1:30001: "abc".
+    /// A frame with the datagram "abc" from 10.77.0.1:30001 to 239.77.0.1:30001.
     fn v4() -> Vec<u8> {
         let head = [&[1, 0, 0x5e, 0x4d, 0, 1][..], &[2; 6], &[8, 0]].concat();
         let ip = [0x45, 0, 0, 31, 0, 1, 0x40, 0, 1, 17, 0, 0, 10, 77, 0, 1, 239, 77, 0, 1];
@@ -132,7 +132,7 @@ mod tests {
         let mut frame = [&head[..], &ip, &udp].concat();
         let place = Place::of(&frame).expect("a datagram");
         place.make_sound(&mut frame);
-        // 1 + 1 for the addresses, 12 + 17 for length and number, 7 + 9 + 12, 0x102 + 0x304.
+        // The sum of the 16-bit words: 1 + 1 for the addresses, 12 + 17 for length and number, 7 + 9 + 12, 0x102 + 0x304.
         assert_eq!(frame[ETHERNET + 46..ETHERNET + 48], (!(0x406_u16 + 59)).to_be_bytes());
         assert!(!place.is_for_a_group(&frame));
     }

@@ -1,4 +1,4 @@
-//! A switch between the hosts of a story, in user space. It passes each frame to all other ports. It drops, duplicates, delays or
+//! A switch between the hosts of a story, in user space. The switch passes each frame to all other ports. It drops, duplicates, delays or
 //! forges some of the datagrams.
 
 use super::frames::Place;
@@ -19,18 +19,18 @@ use std::time::Duration;
 
 /// The time for which the thread waits for a frame before it checks its ports again.
 const LOOK: Duration = Duration::from_millis(10);
-/// The time after which a delayed datagram is passed on in any case. Usually it is passed on after a later datagram.
+/// The longest delay of a datagram, in nanoseconds. Usually the datagram is passed on earlier, just after the next one.
 const LATE_NS: u64 = 8_000_000;
-/// Datagrams that are remembered for a forger.
+/// The number of datagrams that are kept for a forger.
 const HEARD: usize = 400;
-/// Bytes of frames that may wait at a port.
+/// The number of bytes of frames that can wait at a port.
 const WAITING: usize = 64 << 20;
 
 #[derive(Debug, Default)]
 struct Port {
-    /// `None` while the host has no interface.
+    /// The port's socket; `None` while the host has no interface.
     socket: Option<Arc<OwnedFd>>,
-    /// Until this time nothing passes.
+    /// The time until which no frame passes this port.
     cut_until: u64,
 }
 
@@ -42,7 +42,7 @@ struct Shared {
     late: AtomicU8,
     is_over: AtomicBool,
     heard: Mutex<VecDeque<Vec<u8>>>,
-    /// Datagrams for groups so far.
+    /// The number of datagrams for groups so far.
     carried: AtomicU64,
 }
 
@@ -81,7 +81,7 @@ impl Hub {
         self.shared.late.store(late, Ordering::Relaxed);
     }
 
-    /// Passes nothing from or to a port until this time.
+    /// Lets no frame pass from or to a port until this time.
     pub(super) fn cut(&self, port: usize, until: u64) {
         self.shared.ports()[port].cut_until = until;
     }
@@ -96,12 +96,12 @@ impl Hub {
         self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Datagrams for groups so far.
+    /// Returns the number of datagrams for groups so far.
     pub(super) fn carried(&self) -> u64 {
         self.shared.carried.load(Ordering::Relaxed)
     }
 
-    /// Sends a frame to all ports but those that are cut.
+    /// Sends a frame to all ports that are not cut.
     pub(super) fn inject(&self, frame: &[u8]) {
         for (_, socket) in self.shared.open_ports() {
             let _ = send(&*socket, frame, SendFlags::DONTWAIT);
@@ -130,7 +130,7 @@ impl Shared {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ports that pass something now.
+    /// Returns the ports that are not cut now.
     fn open_ports(&self) -> Vec<(usize, Arc<OwnedFd>)> {
         let now = now();
         let ports = self.ports();
@@ -152,7 +152,7 @@ impl Shared {
             let patience = Timespec::try_from(patience).expect("a few milliseconds");
             let _ = poll(&mut wanted, Some(&patience));
             for (at, socket) in &ports {
-                // Only a few frames at a time are read, so that no port waits for another.
+                // Only a few frames are read at a time, so that no port waits for another one.
                 for _ in 0..64 {
                     let Ok((length, _)) = recv(&**socket, &mut buffer[..], RecvFlags::DONTWAIT) else {
                         break;
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Sends all delayed datagrams of this port, and the datagrams of other ports whose delay has ended.
+    /// Sends all delayed datagrams of this port, and all datagrams of other ports that have waited long enough.
     fn send_late(&self, late: &mut Vec<Late>, port: Option<usize>) {
         if late.is_empty() {
             return;

@@ -1,6 +1,7 @@
 //! The network of a story with several hosts: a namespace for each host, a switch for each line, and the configurations of the bridges.
+//!
 //! The interface `v<l>` of host `h` for line `l` has the addresses 10.77.`l`.`h+1` and fd77:`l`::`h+1`. The daemon and the senders of a
-//! host run in its namespace. Publishers and readers need no namespace, because they reach channels and daemons through files.
+//! host run in the host's namespace. Publishers and readers need no namespace, because they use files to reach channels and daemons.
 
 mod forger;
 mod frames;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const SENDER: &str = "sender";
 /// The names of the hosts' daemons.
 pub const DAEMONS: [&str; 4] = ["daemon", "far", "third", "fourth"];
-/// The first key.
+/// The key file's first line: the number and the key.
 const KEY: &str = "1 000102030405060708090a0b0c0d0e0f\n";
 
 /// The network.
@@ -34,15 +35,15 @@ pub(super) struct Network {
     /// The names of the hosts' namespaces. The last name is that of the switches' namespace.
     names: Vec<String>,
     hubs: Vec<Hub>,
-    /// The first host's second sender, if it runs, and how often it was started.
+    /// The first host's second sender, if it runs, and the number of its starts.
     sender: Option<Child>,
     senders: u32,
     is_sender_stopped: bool,
     keys: u32,
-    /// For each line, two numbers about the latest packet that `forge_one` sent: how many datagrams the line had carried before this
-    /// packet, and the packet's time.
+    /// For each line, two values at the latest packet that `forge_one` sent: the number of datagrams that the line had carried, and the
+    /// time.
     forged_at: [(u64, u64); 2],
-    /// Whether the second host's channel was promoted to its own.
+    /// Whether the second host's channel was promoted.
     pub(super) is_promoted: bool,
 }
 
@@ -104,7 +105,7 @@ impl Network {
         Ok(network)
     }
 
-    /// The namespace of the switches.
+    /// Returns the name of the switches' namespace.
     fn switch(&self) -> &str {
         &self.names[self.net.hosts()]
     }
@@ -112,12 +113,12 @@ impl Network {
     /// Connects a host to a line by an interface. Returns the switch's port.
     fn plug(&self, host: usize, line: usize) -> Result<std::os::fd::OwnedFd> {
         let (name, switch, port) = (&self.names[host], self.switch(), format!("p{line}{host}"));
-        // A host keeps its address on the wire, as a network card does: other hosts remember it.
+        // A host keeps its hardware address when it is plugged in again, because other hosts remember the address.
         let address = format!("02:77:00:00:{line:02x}:{host:02x}");
         ip(&format!(
             "link add v{line} address {address} netns {name} type veth peer name {port} netns {switch}"
         ))?;
-        // A switch passes packets as they are on a wire. So the kernel must split those that leave in one call before the switch gets them.
+        // The switch passes only packets that fit a wire. So the kernel must split larger ones before the switch gets them.
         ip(&format!("-n {name} link set v{line} gso_max_segs 1"))?;
         ip(&format!("-n {name} addr add 10.77.{line}.{}/24 dev v{line}", host + 1))?;
         ip(&format!("-n {name} addr add fd77:{line}::{}/64 dev v{line} nodad", host + 1))?;
@@ -142,7 +143,7 @@ impl Network {
         fs::rename(&part, self.keys_path()).context("write the keys")
     }
 
-    /// The words that begin a command on a host.
+    /// Returns the words that begin a command on a host.
     pub(super) fn on(&self, host: usize) -> Vec<String> {
         ["ip", "netns", "exec", &self.names[host]].map(str::to_owned).to_vec()
     }

@@ -1,4 +1,4 @@
-//! The steps of a story of several hosts.
+//! Carries out the steps of a story with several hosts.
 
 use super::super::{PATIENCE, World, ended, tools};
 use super::{DAEMONS, KEY, Network, SENDER};
@@ -124,10 +124,11 @@ impl World<'_> {
         self.note(ended(who, status, sent, said))
     }
 
-    /// Notes if the second sender has ended by itself. Exit status 1 is not noted: the sender then found no daemon or no free address.
+    /// Logs the end of the second sender, if the sender ended by itself. Exit status 1 is not logged: the sender then found no daemon or no
+    /// free address.
     pub(in super::super) fn reap_sender(&mut self) -> Result<()> {
         match self.network.as_mut().and_then(Network::sender_ended) {
-            // A sender that finds no daemon, or no free address for its server yet, reports that and ends.
+            // A sender that finds no daemon, or no free address for its server, reports this and ends.
             Some(status) if status.code() == Some(1) => Ok(()),
             Some(status) => self.note_end_of_sender(Some(status), false),
             None => Ok(()),
@@ -144,7 +145,7 @@ impl World<'_> {
         self.start_peer().map(|_| ())
     }
 
-    /// Ends the second sender in order.
+    /// Ends the second sender cleanly.
     pub(in super::super) fn end_sender(&mut self) -> Result<()> {
         self.tell_sender(Does::End).map(|_| ())
     }
@@ -157,7 +158,7 @@ impl World<'_> {
         Ok(client.is_ok_and(|client| client.take_over_bridge(super::tables::OUT).is_ok()))
     }
 
-    /// Adds a key to the keys file. The new key starts later than all other keys. Then lets all daemons read the file again.
+    /// Adds a key to the keys file, and makes all daemons read the file again. The new key starts later than all other keys.
     fn change_keys(&mut self, backwards: bool) -> Result<bool> {
         let Some(network) = self.network.as_mut().filter(|network| network.net.sealed) else {
             return Ok(false);
@@ -166,7 +167,7 @@ impl World<'_> {
         let text: String = (2..=network.keys)
             .fold(KEY.to_owned(), |text, id| format!("{text}{id} {:032x}\n", u128::from(id) << 64 | 7));
         network.write_keys(&text)?;
-        // The command reads the file only once.
+        // The second sender's command reads the file only once, so it must be restarted.
         let had_sender = self.tell_sender(Does::End)?;
         let mut hosts: Vec<u8> = (0..self.daemons.len() as u8).collect();
         if backwards {
@@ -181,7 +182,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Cuts the first host off, and promotes the second host's channel. That channel then has its own publishers.
+    /// Cuts the first host off, and promotes the second host's channel. The promoted channel has its own publishers.
     fn promote(&mut self) -> Result<bool> {
         let is_ready = |d: &super::super::daemon::Daemon| !d.is_stopped && d.pid().is_some();
         if self.network.as_ref().is_none_or(|network| network.is_promoted)
@@ -212,7 +213,7 @@ impl World<'_> {
         let said: Value = serde_json::from_str(out).unwrap_or(Value::Null);
         let done = match (code, said["from"].as_u64(), said["to"].as_u64()) {
             (Some(0), Some(from), Some(to)) => Deed::Promoted { channel, from, to },
-            // Nothing had come from the first host.
+            // The first host had sent nothing yet.
             _ if err.contains("no mirror") => return self.note(deed).map(|()| false),
             _ => Deed::Refused { who: "bridge promote".into(), what: err.clone() },
         };
@@ -228,13 +229,12 @@ impl World<'_> {
         Ok(is_done)
     }
 
-    /// The host that has the channel's publishers.
+    /// Returns the number of the host that has the channel's publishers.
     pub(in super::super) fn home(&self) -> usize {
         usize::from(self.network.as_ref().is_some_and(|network| network.is_promoted))
     }
 
-    /// Waits until every host's bridge has received the session. A receiver that begins late would miss messages if there is no repair
-    /// server.
+    /// Waits until every host's bridge has received the session. Without a repair server, a receiver that begins late would miss messages.
     pub(in super::super) fn wait_for_sessions(&mut self) -> Result<()> {
         let until = Instant::now() + JOINING;
         for (host, who) in DAEMONS.iter().enumerate().take(self.daemons.len()).skip(1) {
@@ -258,7 +258,7 @@ impl World<'_> {
         if self.network.is_some() {
             let until = Instant::now() + JOINING;
             for host in self.home()..self.daemons.len() {
-                // A bridge that failed while an interface was away is started again after some seconds.
+                // If a bridge fails because an interface is gone, its daemon starts it again after some seconds.
                 let has_failed = |socket| {
                     let bridges = shmcast::Client::at(socket).and_then(|client| client.bridges());
                     bridges.is_ok_and(|all| all.iter().any(|bridge| bridge.state == "failed"))

@@ -4,24 +4,25 @@ use super::Network;
 use crate::story::Way;
 use std::fmt::Write;
 
-/// The time after which a receiver gives up a message that no server has. It is longer than a story, so no message is given up.
+/// The time after which a receiver gives up a message that no server has, in milliseconds. It is longer than a story, so no message is
+/// given up.
 const GIVE_UP_MS: u32 = 120_000;
-/// A receiver without a server waits this long for a missing message, which another line can still deliver. The time is long, because each
-/// line is a thread here, and one thread can stall while another continues.
+/// The time for which a receiver without a server waits for a missing message, in microseconds. Another line can still deliver the message.
+/// The time is long, because one line's thread can stall while another continues.
 const HOLD_US: u32 = 1_000_000;
-/// The size of a receiver's buffer in bytes. It has room for all messages that a story publishes in one burst.
+/// The size of a receiver's buffer in bytes. The buffer has room for all messages that a story publishes in one burst.
 const BUFFER: u32 = 64 << 20;
-/// For each host, the ports of two repair servers: that of the daemon's sender, and that of the second sender. `CLAIMS` has the ports by
-/// which these two senders decide which one sends.
+/// For each host, the ports of two repair servers: the server of the daemon's sender, and the server of the second sender. The two senders
+/// use the ports in `CLAIMS` to decide which of them sends.
 const SERVERS: [u16; 2] = [30_002, 30_003];
 const CLAIMS: [u16; 2] = [31_000, 31_001];
 
-/// The bridge that receives, and the bridge that sends on.
+/// The names of two bridges: the one that receives, and the one that sends on.
 pub(super) const IN: &str = "in";
 pub(super) const OUT: &str = "out";
 
 impl Network {
-    /// An address of a host on a line.
+    /// Returns the address of a host on a line.
     fn address(&self, host: usize, line: usize, port: u16) -> String {
         match self.net.v6 {
             true => format!("[fd77:{line}::{}]:{port}", host + 1),
@@ -94,7 +95,7 @@ impl Network {
         text
     }
 
-    /// The tables of a host's daemon.
+    /// Returns the configuration tables of a host's daemon.
     pub(in super::super) fn tables(&self, host: usize, channel: &str) -> String {
         let mut first = vec![self.address(0, 0, SERVERS[0])];
         if self.net.has_peer {
@@ -120,7 +121,7 @@ impl Network {
         }
     }
 
-    /// The words of the second sender's command.
+    /// Returns the words of the second sender's command.
     pub(super) fn second_sender(&self, channel: &str) -> Vec<String> {
         let mut words: Vec<String> = ["bridge", "send", channel].map(str::to_owned).to_vec();
         let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);

@@ -20,7 +20,7 @@ use whole::{copy, hash_doing};
 
 const NOW: Now = Now { mono: Duration::from_secs(1), wall_ns: 1_764_000_000_000_000_000 };
 const RESERVE: u64 = 2;
-/// The publisher publishes so often.
+/// The number of messages that the publisher publishes.
 const MESSAGES: u64 = 4;
 const CUTS: u8 = 1;
 
@@ -33,9 +33,9 @@ const PROMISED: &str = "a reserve that was called safe is there after a power cu
 enum Fault {
     /// A planted fault of the writer, or of the code that closes a channel. The simulation plants the same fault.
     Of(Mutant),
-    /// A planted fault: the channel continues with the journal's next sequence. It should continue after the reserve.
+    /// A planted fault: the channel continues with the journal's next sequence, and not after the reserve.
     IgnoresTheReserve,
-    /// The publisher does not wait for a reserve that is safe.
+    /// A planted fault: the publisher does not wait until its reserve is durable.
     PublisherRuns,
 }
 
@@ -57,7 +57,7 @@ struct Inode {
     ended: usize,
     synced: usize,
     is_named: bool,
-    /// Whether its name is safe.
+    /// Whether the file's name is safe from a power cut.
     is_kept: bool,
 }
 
@@ -95,7 +95,7 @@ struct World {
     /// `None` while no recorder runs.
     life: Option<Life>,
     ring_lives: bool,
-    /// The publisher's next sequence, and the sequence after the highest one that it ever used.
+    /// The publisher's next sequence, and the sequence after the highest sequence that it has used.
     tail: u64,
     given: u64,
     messages: u64,
@@ -108,25 +108,25 @@ struct World {
     reached: u64,
 }
 
-/// What happens next.
+/// A step of the model.
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// `Publisher::publish`: within the reserve that is safe.
+    /// The publisher publishes a message within its durable reserve.
     Publish,
     /// The recorder packs all messages of the ring by `Packer::message`, and calls `Writer::push`.
     Drain,
-    /// A step begins. If the power fails from now on, the write of this step might be on the disk or not. A sync covers the writes before
-    /// the sync.
+    /// A step begins. If the power fails before the step ends, the step's write can be on the disk or not. A sync covers only writes that
+    /// were made before the sync began.
     Begin(usize),
-    /// The step ends, and after the last one `Writer::done`.
+    /// A step ends. After an operation's last step, `Writer::done` is called.
     End(usize),
     /// The channel is closed and its writer lock is taken. The recorder records `JournalControl::Clean`.
     Close,
-    /// The power goes. With `true`, all that was written stays.
+    /// The power fails. With `true`, the disk has everything that was written. With `false`, it has only what was synced.
     Cut(bool),
     /// The recorder is killed.
     Kill,
-    /// `recover`, and `Packer::begin`.
+    /// A recorder starts: it calls `recover`, then `Packer::begin`.
     Start,
 }
 
@@ -140,7 +140,7 @@ impl Journal {
         self.fault == Some(fault)
     }
 
-    /// What recovery finds.
+    /// Returns the result of a recovery of these files.
     fn recover(disk: &[Inode]) -> Recovered {
         let frames = || disk.iter().flat_map(|file| &file.frames);
         let number = disk.iter().map(|file| file.number).max().unwrap_or(0);
@@ -337,7 +337,7 @@ impl Model for Journal {
     fn actions(&self, world: &World) -> Vec<Action> {
         let mut all = Vec::new();
         let Some(life) = &world.life else { return vec![Action::Start] };
-        // The story is over. The promises are checked at the power cut, and when the channel continues.
+        // The story ends here. Its checks run at the power cut, and when the channel continues.
         if world.cuts == CUTS {
             return Vec::new();
         }
@@ -358,7 +358,7 @@ impl Model for Journal {
         if life.packer.due() == world.tail && !life.is_closing && world.messages > 0 {
             all.push(Action::Close);
         }
-        // A recorder that has not begun its first file has promised nothing.
+        // A recorder that has not begun its first file has reported nothing as durable.
         let has_promised = world.reserve > 0 || life.is_closing;
         if world.cuts < CUTS && has_promised {
             all.extend([Action::Cut(true), Action::Cut(false)]);
@@ -387,7 +387,7 @@ impl Model for Journal {
             Action::End(lane) => Self::end_step(&mut next, lane),
             Action::Close => {
                 if !self.is(Fault::Of(Mutant::CleanWithoutLock)) {
-                    // The lock is taken: nobody publishes before the next recorder has a reserve.
+                    // The writer lock is taken, so nobody publishes before the next recorder has a durable reserve.
                     next.reserve = 0;
                 }
                 let Some(life) = &mut next.life else { return next };

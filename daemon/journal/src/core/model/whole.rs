@@ -5,8 +5,8 @@ use crate::core::writer::{Purpose, Writer};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
-/// Copies a writer, which must have no errors. The function names every field, so that the compiler refuses a new field that is not copied
-/// here.
+/// Copies a writer, which must have no errors. The function names every field. So if a field is added but not copied here, the code does
+/// not compile.
 pub(super) fn copy(of: &Writer) -> Writer {
     Writer {
         settings: of.settings.clone(),
@@ -36,7 +36,7 @@ pub(super) fn copy(of: &Writer) -> Writer {
     }
 }
 
-/// Hashes the work of a lane. The match names every kind of work, so that the compiler refuses a new kind that is not hashed here.
+/// Hashes the work of a lane. The match names every kind of work. So if a kind is added but not hashed here, the code does not compile.
 pub(super) fn hash_doing(doing: &Purpose, hasher: &mut impl Hasher) {
     match doing {
         Purpose::Frames { file, frames, next, .. } => (0, file, frames, next).hash(hasher),

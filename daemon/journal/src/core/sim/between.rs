@@ -1,4 +1,5 @@
-//! A power cut between the footer of one file and the header of the next: each half may be there without the other.
+//! Tests of a power cut between the footer of one file and the header of the next file. Each of the two can be on the disk without the
+//! other.
 
 use super::super::{Io, Recovered, Volume, recover};
 use super::disk::Disk;
@@ -9,10 +10,10 @@ use shmcast::journal::format::{
     TRAILER_BYTES, file_name,
 };
 
-/// Messages of each file, one in a frame.
+/// The number of messages in each file. Each message has its own frame.
 const MESSAGES: u64 = 3;
 
-/// A file as a recorder leaves it: bytes, and where the footer stands.
+/// A file as a recorder leaves it: its bytes, and the offset of its footer.
 struct Made {
     name: String,
     bytes: Vec<u8>,
@@ -23,8 +24,8 @@ fn payload(sequence: u64) -> Vec<u8> {
     vec![sequence as u8; 3]
 }
 
-/// Files of a recorder, one behind another. Each frame says that everything was durable up to `lag` messages before it, as the footer does;
-/// `lag` is 1 at least. The last record of file `clean` says that the channel was closed.
+/// Returns `count` consecutive files of a recorder. Each frame and each footer says that everything was durable up to `lag` messages before
+/// it. `lag` is at least 1. The last record of file `clean` says that the channel was closed.
 fn files(count: u64, lag: u64, clean: u64) -> Vec<Made> {
     let mut made = Vec::new();
     let mut previous = (0, 0);
@@ -69,7 +70,8 @@ fn disk(files: &[Made]) -> Disk {
     disk
 }
 
-/// Before recovery readers find no damage. After it the journal holds `items`; readers find the same, and no damage unless there `is` some.
+/// Asserts that readers find no damage before recovery, and that the journal has `items` after recovery. Readers must then find the same
+/// items, and damage only if `is_damaged`.
 fn assert_holds(files: &[Made], items: &[Item], is_damaged: bool) -> Recovered {
     let mut disk = disk(files);
     let before = readers::read(&disk).unwrap();
@@ -92,13 +94,14 @@ fn messages(of: std::ops::RangeInclusive<u64>) -> Vec<Item> {
 
 const ALLOCATED: usize = 16 << 10;
 
-/// The file was not cut to its size yet.
+/// The file was not cut to its final size yet.
 fn unsealed(file: &mut Made, written: usize) {
     file.bytes.truncate(written);
     file.bytes.resize(ALLOCATED - 64, 0);
 }
 
-/// The next file chains to a footer that is gone. Recovery cannot make the same one, since it does not know what was durable then.
+/// The next file refers to a footer that is gone. Recovery cannot rebuild the same footer, because it does not know what was durable at
+/// that time.
 #[test]
 fn a_footer_that_is_lost_is_no_damage() {
     for lag in [1, 2, 3] {
@@ -107,16 +110,16 @@ fn a_footer_that_is_lost_is_no_damage() {
         unsealed(&mut files[0], footer);
         let recovered = assert_holds(&files, &messages(1..=6), false);
         assert_eq!((recovered.due, recovered.mended.len()), (7, 1));
-        // Not even its space was there.
+        // The file ends where the footer would begin.
         files[0].bytes.truncate(footer);
         assert_holds(&files, &messages(1..=6), false);
-        // A part of it.
+        // Garbage is in the place of the footer.
         files[0].bytes.extend_from_slice(&[0x5a; 300]);
         assert_holds(&files, &messages(1..=6), false);
     }
 }
 
-/// A whole footer is kept as it stands, so that the next file chains to it, whatever became of the trailer.
+/// Recovery does not change a whole footer, so the next file still refers to it. The trailer makes no difference.
 #[test]
 fn a_trailer_that_is_lost_is_no_damage() {
     let whole = files(2, 2, 0);
@@ -130,18 +133,18 @@ fn a_trailer_that_is_lost_is_no_damage() {
         let found = disk.files().find(|(name, _)| *name == whole[0].name).unwrap().1.to_vec();
         assert!(found == whole[0].bytes, "it is not the recorder's footer");
     }
-    // The trailer is there, and the size was not safe.
+    // The trailer is on the disk, but the file's size was not durable.
     let mut files = files(2, 2, 0);
     let end = files[0].bytes.len();
     unsealed(&mut files[0], end);
     assert_holds(&files, &messages(1..=6), false);
-    // A file gets its size when its trailer is safe. Without one it is damaged then.
+    // A file gets its final size only after its trailer is durable. So a file of this size without a trailer is damaged.
     files[0].bytes.truncate(end - TRAILER_BYTES);
     files[0].bytes.resize(end, 0);
     assert_holds(&files, &messages(1..=6), true);
 }
 
-/// A name comes before the bytes of its file. Nothing was ever written to it.
+/// A file's name can be on the disk without the file's bytes. Nothing was ever written to such a file.
 #[test]
 fn a_file_without_a_byte_is_none() {
     for size in [0, 64, FILE_HEADER_BYTES, ALLOCATED - 64] {
@@ -156,7 +159,7 @@ fn a_file_without_a_byte_is_none() {
     }
 }
 
-/// Frames without their header are lost. They are kept for people, and no other file gets their number: its name might be theirs.
+/// Frames without a file header are lost. Recovery keeps these frames for inspection. No other file gets the number of their file.
 #[test]
 fn a_header_that_is_lost_takes_what_was_not_durable() {
     let mut files = files(2, 3, 0);
@@ -167,7 +170,7 @@ fn a_header_that_is_lost_takes_what_was_not_durable() {
     recover(&mut disk).unwrap();
     let torn = format!("{}.torn", files[1].name);
     assert!(disk.files().any(|(name, _)| name == torn));
-    // Where its frames say that what is in it was durable, it is damage.
+    // If frames say that this file's contents were durable, its loss is damage.
     files[1].bytes = self::files(2, 1, 0)[1].bytes.clone();
     files[1].bytes[0] ^= 1;
     let mut disk = self::disk(&files);
@@ -176,8 +179,8 @@ fn a_header_that_is_lost_takes_what_was_not_durable() {
     assert_eq!(recover(&mut disk).unwrap().next_number, 3);
 }
 
-/// A file is gone between one that is sealed and one that is there. What it had is missing for a reason that somebody must name: nobody says
-/// that it was durable, or somebody does.
+/// A file between two others is gone, and the first of these is sealed. The missing sequences count as damaged if a later file says that
+/// they were durable. Otherwise they count as torn.
 #[test]
 fn a_file_that_is_gone_between_two_others_is_named_as_lost() {
     for (lag, cause) in [(6, Cause::Torn), (1, Cause::Damaged)] {
@@ -187,19 +190,19 @@ fn a_file_that_is_gone_between_two_others_is_named_as_lost() {
         let mut files = files(3, lag, 0);
         let footer = files[2].footer;
         unsealed(&mut files[2], footer);
-        // Its frames.
+        // The file loses its frames.
         unsealed(&mut files[1], FILE_HEADER_BYTES);
         assert_holds(&files, &items, is_damaged);
-        // Its header as well.
+        // The file also loses its header.
         files[1].bytes.fill(0);
         assert_holds(&files, &items, is_damaged);
-        // All of it.
+        // The whole file is gone.
         files.remove(1);
         assert_holds(&files, &items, is_damaged);
     }
 }
 
-/// The power goes at any point while recovery stands in for a file that is gone.
+/// The power fails at any point while recovery creates a file in place of a missing file.
 #[test]
 fn a_file_that_stands_in_is_made_once() {
     let lost = Item::Lost(Loss { from: 4, to: 6, cause: Cause::Torn });
@@ -223,7 +226,8 @@ fn a_file_that_stands_in_is_made_once() {
     }
 }
 
-/// A recorder had begun a file, and none of its frames is left. The channel was closed before, and nobody had a reserve of this file.
+/// A recorder began a file, and none of the file's frames is left. The channel was closed before that, and no publisher had a reserve from
+/// this file.
 #[test]
 fn a_file_without_a_frame_says_nothing() {
     let mut files = files(2, 1, 1);
@@ -234,7 +238,7 @@ fn a_file_without_a_frame_says_nothing() {
     assert_eq!(recovered.next_number, 3, "a reader may know the number");
 }
 
-/// The name of a file that was set aside is given to no other.
+/// If a file was set aside, no other file gets its name.
 #[test]
 fn a_number_that_was_set_aside_is_not_given_again() {
     let files = files(2, 1, 0);
@@ -243,11 +247,11 @@ fn a_number_that_was_set_aside_is_not_given_again() {
     assert_eq!(recover(&mut disk).unwrap().next_number, 3);
 }
 
-/// The frames that a later file has again count for nothing, and nor does the reserve in them.
+/// If a later file repeats frames of an earlier file, the earlier copies do not count. A reserve in these copies does not count either.
 #[test]
 fn a_reserve_behind_the_place_where_the_next_file_begins_does_not_count() {
     let mut files = files(2, 1, 0);
-    // The first file was given up at sequence 2, and the second one has the messages from there on.
+    // The first file was abandoned at sequence 2. The second file has the messages from sequence 2 on.
     let recovered = Recovered { next_number: 2, ..Recovered::default() };
     let mut head = header(&recovered, 2, 1, 1);
     head.reserve = 50;
@@ -265,8 +269,8 @@ fn a_reserve_behind_the_place_where_the_next_file_begins_does_not_count() {
     assert_eq!((recovered.due, recovered.reserve), (3, 50));
 }
 
-/// Each bit of each file is flipped, of header and zeros one bit of each eighth byte. After recovery a bit costs the frame that it stands
-/// in, and one of a header its file; nothing else is missing, and nothing is false.
+/// Each bit of each file is flipped. In headers and zeros, only one bit of every eighth byte is flipped. After recovery, a flipped bit in a
+/// frame has cost only this frame, and a flipped bit in a file's header only this file. No message is false.
 #[test]
 fn a_flipped_bit_costs_its_frame_at_most_behind_recovery() {
     let mut files = files(3, 1, 0);

@@ -1,4 +1,4 @@
-//! Files that were damaged on purpose: what recovery keeps, and that nothing else passes for a frame.
+//! Tests of files that were damaged on purpose. Recovery keeps every whole frame, and accepts nothing else as a frame.
 
 use super::super::mutant::{CHOSEN, Mutant};
 use super::super::{Io, Recovered, Scan, Volume, recover};
@@ -11,14 +11,14 @@ use shmcast::journal::format::{
 
 const NAME: &str = "0000000001-00000000000000000001.smj";
 
-/// A file of frames with one payload each, and where the frames stand.
+/// Makes a file with one frame for each payload. Also returns the offsets of the frames.
 fn file(payloads: &[Vec<u8>], durable: u64) -> (Disk, Vec<(u64, FrameHeader)>) {
     let recovered = Recovered { next_number: 1, ..Recovered::default() };
     let (composer, page) = Composer::begin(&header(&recovered, 1, 1, 1)).unwrap();
     file_behind(&page, composer, payloads, durable)
 }
 
-/// The same after a first page that is given.
+/// Makes a file with the first page `page` and one frame for each payload. Also returns the offsets of the frames.
 fn file_behind(
     page: &[u8],
     mut composer: Composer,
@@ -63,7 +63,8 @@ fn with<T>(mutant: Mutant, look: impl FnOnce() -> T) -> T {
     seen
 }
 
-/// Each sector of each frame but the last, lost: the frames that it touches are missing, with the right cause, and all others are kept.
+/// A sector of a frame is lost, for each sector of each frame but the last. Only the frames in this sector are missing, with the right
+/// cause.
 #[test]
 fn a_lost_sector_costs_the_frames_that_it_touches() {
     let payloads: Vec<Vec<u8>> = (0..12).map(|at| vec![at; 400]).collect();
@@ -91,8 +92,7 @@ fn a_lost_sector_costs_the_frames_that_it_touches() {
     }
 }
 
-/// A file whose trailer is damaged is looked through. Its footer says what was durable when it was sealed, which no frame says of those
-/// right before it.
+/// If a file's trailer is damaged, recovery reads the frames and the footer. Only the footer says that the last frames were durable.
 #[test]
 fn a_footer_tells_damage_from_what_never_was_durable() {
     for lost in 0..3 {
@@ -107,7 +107,7 @@ fn a_footer_tells_damage_from_what_never_was_durable() {
         let from = lost as u64 + 1;
         assert_eq!(holes(found), [Loss { from, to: from, cause: Cause::Damaged }]);
     }
-    // It may be all that is left.
+    // A footer can be the only whole frame that is left.
     let (mut disk, places) = file(&[vec![1; 400]], 0);
     let mut whole = scan(&mut disk);
     let end = whole.composer.offset();
@@ -120,7 +120,7 @@ fn a_footer_tells_damage_from_what_never_was_durable() {
     assert_eq!(oracle::read(&mut disk).unwrap(), [oracle::Item::Lost(loss)]);
 }
 
-/// The number in a file's name is another than in its header. The next file must not get this name.
+/// The number in a file's name is not the number in its header. The next file must not get this name.
 #[test]
 fn a_name_that_is_another_files_is_not_given_again() {
     let (mut disk, _) = file(&[vec![1; 400]], 0);
@@ -128,7 +128,8 @@ fn a_name_that_is_another_files_is_not_given_again() {
     assert_eq!(recover(&mut disk).unwrap().next_number, 8);
 }
 
-/// A file of a later minor version has fields in its header that this one does not know. Its frames chain to the page as it stands.
+/// A file of a later minor version has header fields that this version does not know. The first frame's chain value covers the whole page
+/// with these fields.
 #[test]
 fn a_file_of_a_later_minor_version_keeps_its_frames() {
     let recovered = Recovered { next_number: 1, ..Recovered::default() };
@@ -145,7 +146,8 @@ fn a_file_of_a_later_minor_version_keeps_its_frames() {
     assert_eq!((recovered.due, recovered.mended[0].frames), (3, 2));
 }
 
-/// A payload that ends with a frame of `salt` and fills its own frame to the end, so that the real next frame stands right after it.
+/// Returns a payload that ends with an imitated frame with `salt`. The payload fills its own frame to the end, so the next real frame
+/// follows the imitation directly.
 fn payload_with_a_frame(salt: u64) -> Vec<u8> {
     let mut frame = FrameBuilder::new(Vec::new(), 5, 1);
     frame.message(&[0xfa; 700], 0, false, 1);
@@ -162,7 +164,7 @@ fn payload_with_a_frame(salt: u64) -> Vec<u8> {
     payload
 }
 
-/// The header of the frame that holds the imitation is lost, so that the search comes across it.
+/// Destroys the header of the frame whose payload has the imitated frame, so that the search finds the imitation.
 fn imitated(salt: u64) -> Scan {
     let payloads = [vec![1; 400], payload_with_a_frame(salt), vec![3; 400], vec![4; 400]];
     let (mut disk, places) = file(&payloads, 0);
@@ -181,7 +183,7 @@ fn a_payload_does_not_pass_for_a_frame() {
     assert_eq!(whole(both), (3, 5), "the chain finds it even so");
 }
 
-/// At the end of a file no frame stands after an imitation, and the salt alone tells it from a real one.
+/// At the end of a file, no frame follows an imitated frame. Only the salt tells the imitation from a real frame.
 #[test]
 fn a_payload_at_the_end_does_not_pass_for_a_frame() {
     let end = |salt| {

@@ -1,13 +1,13 @@
 //! A disk that loses power. Written bytes are safe only after the end of a sync that covers them.
 //!
-//! A write is split into sectors. After a power cut, a sector whose write no completed sync covers may be in three states:
+//! Writes are split into sectors. After a power cut, a sector that no completed sync covers is in one of three states:
 //!
-//! - It is missing, although later sectors may be there.
-//! - It has any of the versions that were written since the last sync.
-//! - If its write had not ended, it may have garbage where its bytes changed.
+//! - The sector is missing, although later sectors can be there.
+//! - The sector has any of the versions that were written since the last sync.
+//! - If a write of the sector had not ended, changed bytes can be garbage.
 //!
-//! The same holds for sizes and names. With [`Io::Direct`] writes are whole pages. The first page of such a write may be the last page of
-//! the write before.
+//! The same holds for sizes and names. With [`Io::Direct`], writes are whole pages. The first page of such a write can be the last page of
+//! the previous write.
 
 use crate::core::{Io, Pages, Step, Stretch, Volume};
 use fastrand::Rng;
@@ -19,14 +19,14 @@ const SECTOR: usize = 512;
 
 #[derive(Debug, Clone, Default)]
 struct Inode {
-    /// What reading gives while the machine runs.
+    /// The bytes that a read returns while the machine runs.
     cache: Vec<u8>,
     disk: Vec<u8>,
-    /// Versions of sectors that no sync covers, with the number of their write.
+    /// The versions of sectors that no sync covers, each with the number of its write.
     versions: BTreeMap<usize, Vec<(u64, Vec<u8>)>>,
-    /// Sectors of a write that has not ended, as they were before.
+    /// The earlier contents of sectors whose write has not ended.
     in_flight: BTreeMap<usize, Vec<u8>>,
-    /// The number of that write.
+    /// The number of the write that has not ended.
     in_flight_number: u64,
 }
 
@@ -37,7 +37,7 @@ enum Change {
     Rename(String, String),
 }
 
-/// What goes wrong, each with one in so many calls; 0 for never.
+/// The rate of failures for each kind of call: one in this many calls; 0 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Faults {
     pub(super) sync_fails: u32,
@@ -57,14 +57,14 @@ pub(super) struct Disk {
     changes: Vec<Change>,
     handles: BTreeMap<u64, usize>,
     writes: u64,
-    /// Makes whole pages of writes, if there is one.
+    /// Converts writes to whole pages. `None` if writes are not converted.
     pages: Option<Pages>,
     pub(super) faults: Faults,
-    /// The power goes after so many calls of [`Volume`] that change something.
+    /// The number of calls of [`Volume`] that can still change something before the power fails.
     pub(super) calls_left: Option<u32>,
-    /// After so many calls of [`Volume`], one fails.
+    /// The number of calls of [`Volume`] before a call fails.
     pub(super) error_after: Option<u32>,
-    /// After so many steps, one fails.
+    /// The number of steps before a step fails.
     pub(super) fails_after: Option<u32>,
 }
 
@@ -86,7 +86,7 @@ impl Disk {
         }
     }
 
-    /// The files as they are read now.
+    /// The files, with the bytes that a read returns now.
     pub(super) fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.names.iter().map(|(name, inode)| (name.as_str(), &self.inodes[*inode].cache[..]))
     }
@@ -95,14 +95,14 @@ impl Disk {
         one_in > 0 && self.rng.u32(0..one_in) == 0
     }
 
-    /// Whether a countdown has just ended.
+    /// Counts down. Returns whether the countdown has just ended.
     fn is_now(left: &mut Option<u32>) -> bool {
         let is_now = *left == Some(0);
         *left = left.and_then(|left| left.checked_sub(1));
         is_now
     }
 
-    /// A step begins. The result is the number up to which a sync covers writes.
+    /// Begins a step. Returns the number of the last write that a sync covers if it begins now.
     pub(super) fn begin(&mut self, step: &Step) -> u64 {
         if let Step::Write { number, offset, pieces, ahead, .. } = step
             && let Some(&inode) = self.handles.get(number)
@@ -131,7 +131,7 @@ impl Disk {
         }
     }
 
-    /// A step ends.
+    /// Ends a step.
     pub(super) fn end(&mut self, step: &Step, begun_at: u64) -> io::Result<()> {
         let refuse = |text: &str| Err(io::Error::other(text.to_owned()));
         let faults = self.faults;
@@ -191,7 +191,7 @@ impl Disk {
         }
     }
 
-    /// The step fails as the kernel lets it fail: what was written may be there, and pages that were not synced are called clean.
+    /// Makes the step fail as the kernel does: the written data can be on the disk, and unsynced pages count as clean afterwards.
     fn fail(&mut self, step: &Step) -> io::Result<()> {
         match step {
             Step::Write { number, durable, .. } => {
@@ -210,7 +210,7 @@ impl Disk {
         Err(io::Error::other("failed"))
     }
 
-    /// A file that was given up may be closed while another lane is about to use it.
+    /// An abandoned file can be closed while another lane is about to use it.
     fn handle(&self, number: u64) -> io::Result<usize> {
         self.handles.get(&number).copied().ok_or_else(|| io::Error::other("closed"))
     }
@@ -252,7 +252,7 @@ impl Disk {
 
     fn sync_inode(&mut self, inode: usize, covers: u64) -> io::Result<()> {
         if self.fails(self.faults.sync_fails) {
-            // The kernel says so once, and calls the pages clean.
+            // The kernel reports the error once. After that it treats the pages as clean.
             self.inodes[inode].versions.clear();
             return Err(io::Error::other("sync failed"));
         }
@@ -292,7 +292,7 @@ impl Disk {
         }
     }
 
-    /// The power goes, and comes back.
+    /// The power fails, and then returns.
     pub(super) fn cut(&mut self) {
         let rng = &mut self.rng;
         for change in std::mem::take(&mut self.changes) {
@@ -337,7 +337,7 @@ impl Disk {
         self.calls_left = None;
     }
 
-    /// The process is killed. The kernel keeps what it has; of a write under way, some pages came through.
+    /// Kills the process. The kernel keeps the written data. Of a write in progress, some pages were written.
     pub(super) fn kill(&mut self) {
         let rng = &mut self.rng;
         for file in &mut self.inodes {
@@ -359,7 +359,7 @@ impl Disk {
         self.calls_left = None;
     }
 
-    /// Changes bytes of a file that were safe.
+    /// Damages bytes of a file that were safe.
     pub(super) fn rot(&mut self, name: &str) {
         let inode = self.names[name];
         let file = &mut self.inodes[inode];
@@ -383,12 +383,12 @@ impl Disk {
         file.cache = file.disk.clone();
     }
 
-    /// A call that changes nothing.
+    /// Counts a call that changes nothing. This call can be the one that must fail.
     fn ask(&mut self) -> io::Result<()> {
         if Self::is_now(&mut self.error_after) { Err(io::Error::other("failed")) } else { Ok(()) }
     }
 
-    /// A call that changes something.
+    /// Counts a call that changes something. The power can fail at this call.
     fn call(&mut self) -> io::Result<()> {
         self.power()?;
         self.ask()

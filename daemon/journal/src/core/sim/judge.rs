@@ -1,4 +1,4 @@
-//! The demands on the files before and behind each recovery.
+//! Checks the files before and after each recovery.
 
 use super::super::{Recovered, SyncPolicy, recover};
 use super::oracle::{self, Item};
@@ -6,8 +6,8 @@ use super::{Verdict, World, readers};
 use shmcast::journal::format::Cause;
 
 impl World {
-    /// Lets readers look before a recovery. They find nothing false, all that somebody was told is durable, and no damage where nothing
-    /// rotted.
+    /// Lets readers look at the files before a recovery. They must find nothing false, everything that was reported as durable, and damage
+    /// only in damaged files.
     pub(super) fn look(&self) -> Verdict {
         let Some(read) = readers::read(&self.disk)? else { return Ok(()) };
         for (sequence, found) in &read.stream {
@@ -31,7 +31,7 @@ impl World {
 
     fn may_be_lost(&self, from: u64, to: u64, cause: Cause) -> Verdict {
         let is_rot = self.rotted && cause == Cause::Damaged;
-        // Without syncs, frames of a file that was given up are not kept: their loss is named instead.
+        // Without syncs, the frames of an abandoned file are no longer in memory. The journal then lists their messages as lost.
         let is_none = self.sync == SyncPolicy::None && cause == Cause::Unrecorded;
         match self.safe.range(from..=to).next() {
             Some(safe) if !is_rot && !is_none => {
@@ -81,7 +81,7 @@ impl World {
         Ok(())
     }
 
-    /// A reader and `verify` find the same as the oracle.
+    /// Checks that a reader and `verify` find the same as the oracle.
     fn readers_agree(&self, items: &[Item]) -> Verdict {
         let Some(read) = readers::read(&self.disk)? else { return Ok(()) };
         let stream = readers::stream(items);
@@ -98,7 +98,8 @@ impl World {
         }
     }
 
-    /// Recovers copies of the disk, in each of which another call fails. Then the recovery is done again, or the power goes before that.
+    /// Recovers copies of the disk. In each copy another call fails. Then the copy is recovered again, with or without a power cut before
+    /// that.
     pub(super) fn recover_with_errors(&mut self) -> Verdict {
         let whole = self.disk.clone();
         for failing in 0.. {
@@ -126,7 +127,7 @@ impl World {
         Ok(())
     }
 
-    /// Should the ring be gone, no sequence is given twice.
+    /// Checks that no sequence is used twice if the ring is gone.
     pub(super) fn is_given_once(&self, recovered: &Recovered) -> Verdict {
         let Some((next, _)) = recovered.after_power_cut() else { return Ok(()) };
         match self.published.last_key_value() {

@@ -1,12 +1,12 @@
-//! The recorder's logic on a disk that loses power: stories from seeds, and an oracle behind each cut.
+//! Tests the recorder's logic on a disk that loses power. Each seed gives a story, and an oracle checks each power cut.
 //!
-//! A story is some lives of a recorder. Each life begins with recovery, which is itself cut up to three times. Each life ends with a power
-//! cut, a killed process, or a clean stop.
+//! A story has several lives of a recorder. Each life begins with a recovery, during which the power fails up to three times. Each life
+//! ends with a power cut, a killed process, or a clean stop.
 //!
-//! After each recovery the oracle reads the journal. It compares the journal with what was published, and with what readers and publishers
-//! had been told.
+//! After each recovery the oracle reads the journal. It compares the journal with the published messages, and with what readers and
+//! publishers were told.
 //!
-//! `SHMCAST_JOURNAL_CUTS=1000000` plays so many stories, `SHMCAST_SEED` begins with another one.
+//! `SHMCAST_JOURNAL_CUTS` sets the number of stories, and `SHMCAST_SEED` sets the first seed.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -33,11 +33,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far ahead a reserve lies here: small, so that it is renewed and used up.
+/// The number of sequences that a new reserve adds in these tests. It is small, so that reserves are used up and renewed.
 const RESERVE: u64 = 64;
 const RING: usize = 24;
 
-/// How a life ended.
+/// The way in which a life ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     PowerCut,
@@ -45,7 +45,7 @@ enum Ending {
     Clean,
 }
 
-/// What is counted over stories, so that a test can see that they were not empty.
+/// Counts over all stories. With these counts, a test sees that the stories were not empty.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     cuts: u64,
@@ -70,7 +70,7 @@ struct World {
     ring: VecDeque<u64>,
     ring_id: u64,
     ring_lives: bool,
-    /// What somebody was told, and the messages among that.
+    /// The last sequence that was reported as durable, and the messages up to this sequence.
     durable: u64,
     safe: BTreeSet<u64>,
     reserve: u64,
@@ -79,13 +79,13 @@ struct World {
     io: Io,
     may_rot: bool,
     rotted: bool,
-    /// Whether readers look at the files as well.
+    /// Whether readers also look at the files.
     has_readers: bool,
-    /// Whether the channel goes on in another ring now and then.
+    /// Whether the channel sometimes continues in another ring.
     has_rings: bool,
     /// Whether each call of each recovery fails once, on a copy of the disk.
     has_errors: bool,
-    /// A lane that has its turn far less often than the others.
+    /// A lane that runs far less often than the others.
     slow: Option<Lane>,
     counts: Counts,
 }
@@ -100,12 +100,12 @@ fn play(seed: u64, io: Io) -> Verdict<Counts> {
 }
 
 struct Life {
-    /// Nothing goes wrong with its disk.
+    /// Whether the disk has no failures.
     is_sound: bool,
     packer: Packer,
     writer: Writer,
     lanes: [Option<Running>; 3],
-    /// Messages that were packed and are not durable.
+    /// Messages that were packed but are not durable yet.
     packed: VecDeque<u64>,
     is_closing: bool,
 }
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Recovers, with the power going up to three times meanwhile.
+    /// Recovers. The power fails up to three times during this.
     fn recover(&mut self) -> Verdict<Recovered> {
         if self.has_readers {
             self.look()?;
@@ -224,7 +224,8 @@ impl World {
     fn start(&mut self, recovered: &Recovered) -> Verdict<Life> {
         let (mut due, mut loss) = (recovered.due, None);
         if recovered.last.is_none() {
-            // Nothing durable, so nobody was told anything, and nobody may have published.
+            // The journal is empty. This is wrong if a message was reported as durable, or if the ring is gone and a publisher had a
+            // reserve.
             if self.durable > 0 || (self.reserve > 0 && !self.ring_lives) {
                 return Err("the journal is gone".into());
             }
@@ -343,7 +344,7 @@ impl World {
         }
     }
 
-    /// One half of a step in some lane.
+    /// Begins or ends a step in a lane.
     fn turn(&mut self, life: &mut Life) {
         if let Some(op) = life.writer.poll(self.now) {
             let lane = op.lane;
@@ -381,7 +382,7 @@ impl World {
         self.counts.files = self.counts.files.max(life.writer.active());
     }
 
-    /// The publisher closes the channel, and the recorder seals its file; or the power goes before it has.
+    /// The publisher closes the channel, and the recorder seals its file. The power can fail before the file is sealed.
     fn stop(&mut self, mut life: Life) {
         self.disk.faults = Faults::default();
         let is_closed = !is(Mutant::CleanWithoutLock);
@@ -429,7 +430,7 @@ impl World {
         self.power_cut();
     }
 
-    /// Changes a sealed file that is not the last one.
+    /// Damages a sealed file that is not the last file.
     fn rot(&mut self) {
         let names = super::Volume::list(&mut self.disk).unwrap();
         let mut files: Vec<String> = names.into_iter().filter(|name| name.ends_with(".smj")).collect();
@@ -469,7 +470,7 @@ pub(super) fn header(recovered: &Recovered, sequence: u64, ring: u64, epoch: u64
     }
 }
 
-/// A payload that holds a whole frame of a file with another salt, on the boundary where a search would find it.
+/// Returns a payload that has a whole frame with another salt, at an offset at which a search would find the frame.
 fn imitation(sequence: u64, salt: u64) -> Vec<u8> {
     let mut frame = FrameBuilder::new(Vec::new(), sequence + 3, 1);
     frame.message(&[0xfa; 700], 0, false, 0);

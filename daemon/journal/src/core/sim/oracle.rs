@@ -1,4 +1,4 @@
-//! Reads a recovered journal by the document alone, and says what it holds. It shares no code with recovery but the decoding.
+//! Reads a recovered journal as the format's document says, and returns its items. Shares only the decoding with recovery.
 
 use super::disk::Disk;
 use crate::core::Volume;
@@ -19,7 +19,7 @@ struct File {
     bytes: Vec<u8>,
 }
 
-/// All items of the journal in order, checked to be one stream without a jump.
+/// Returns all items of the journal in order. Checks that they are one stream without a jump.
 pub(super) fn read(disk: &mut Disk) -> Result<Vec<Item>, String> {
     let mut files = Vec::new();
     let names = disk.list().map_err(|error| error.to_string())?;
@@ -68,7 +68,7 @@ pub(super) fn read(disk: &mut Disk) -> Result<Vec<Item>, String> {
     Ok(items)
 }
 
-/// Adds the items of one file. The result is what the next one chains to, if that is known.
+/// Adds the items of one file. Returns the chain value that the next file must have, if it is known.
 fn one_file(file: &File, items: &mut Vec<Item>) -> Result<Option<(u64, u64, u32)>, String> {
     let File { header, bytes } = file;
     let name = header.file;

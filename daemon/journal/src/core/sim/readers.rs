@@ -1,4 +1,4 @@
-//! A reader and the check of a journal look at the simulated files, which are copied into a directory.
+//! Copies the simulated files into a directory. A reader and `verify` then read the directory.
 
 use super::disk::Disk;
 use super::oracle::Item;
@@ -10,13 +10,13 @@ use std::path::Path;
 /// Each sequence with its payload, or the cause for which it is missing.
 pub(super) type Stream = BTreeMap<u64, Result<Vec<u8>, Cause>>;
 
-/// The findings of both.
+/// The findings of the reader and of `verify`.
 pub(super) struct Read {
     pub(super) stream: Stream,
     pub(super) verified: Verified,
 }
 
-/// Reads the journal; `None` if there is none.
+/// Reads the journal. Returns `None` if there is no journal.
 pub(super) fn read(disk: &Disk) -> Result<Option<Read>, String> {
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
@@ -54,18 +54,18 @@ fn lost(&Loss { from, to, cause }: &Loss) -> impl Iterator<Item = (u64, Result<V
 }
 
 impl Read {
-    /// Whether the check says that a file is damaged, and what.
+    /// Returns the damage that `verify` reports; `None` if it reports none.
     pub(super) fn damage(&self) -> Option<String> {
         (self.verified.verdict() == Verdict::Damaged).then(|| format!("{:?}", self.verified.damages))
     }
 
-    /// The missing sequences as the check lists them.
+    /// Returns the missing sequences that `verify` lists.
     pub(super) fn losses(&self) -> Stream {
         self.verified.losses.iter().flat_map(lost).collect()
     }
 }
 
-/// The same of what the oracle has read.
+/// Converts the oracle's items to a stream.
 pub(super) fn stream(items: &[Item]) -> Stream {
     let mut stream = Stream::new();
     for item in items {

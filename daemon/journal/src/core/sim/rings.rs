@@ -1,11 +1,11 @@
-//! A channel that goes on in another ring while it is recorded.
+//! Tests of a channel that continues in another ring during the recording.
 
 use super::super::Recovered;
 use super::{Life, World, header};
 use std::sync::Arc;
 
 impl World {
-    /// The channel goes on in another ring, once everything before is taken.
+    /// Moves the channel to another ring after everything in the old ring was taken.
     pub(super) fn change_ring(&mut self, life: &mut Life) {
         self.drain(life, usize::MAX);
         if life.packer.due() == self.tail {

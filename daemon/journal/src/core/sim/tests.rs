@@ -1,4 +1,4 @@
-//! The stories that are played, and the mistakes that they must find.
+//! Tests that play stories, and tests that the stories find planted mistakes.
 
 use super::super::mutant::{CHOSEN, Mutant};
 use super::super::{Io, Lane};
@@ -8,12 +8,12 @@ use std::ops::Range;
 
 const WAYS: [Io; 2] = [Io::Direct, Io::Buffered];
 
-/// One way to the disk for each second story.
+/// Returns the way to write to the disk, which alternates from seed to seed.
 const fn way(seed: u64) -> Io {
     WAYS[(seed % 2) as usize]
 }
 
-/// Stories of power cuts. Some tests play a part of them.
+/// The number of stories. Some tests play only a part of them.
 fn cuts() -> u64 {
     number("SHMCAST_JOURNAL_CUTS", 500)
 }
@@ -52,7 +52,7 @@ fn power_cuts_take_nothing_that_was_durable_and_give_nothing_false() {
     assert!(total.durable > 5 * stories && total.files > 2 * stories && total.errors > stories / 5);
 }
 
-/// Plays the stories of seeds, changed by `with`.
+/// Plays the stories of these seeds. `with` changes each story before it is played.
 fn play_all(seeds: Range<u64>, with: impl Fn(&mut World)) -> Counts {
     let mut total = Counts::default();
     for seed in seeds {
@@ -64,7 +64,7 @@ fn play_all(seeds: Range<u64>, with: impl Fn(&mut World)) -> Counts {
     total
 }
 
-/// Readers and `verify` look at the files before each recovery and behind it. They find no damage where there is none.
+/// Readers and `verify` look at the files before and after each recovery. They find no damage where there is none.
 #[test]
 fn readers_and_the_check_agree_with_recovery() {
     let stories = cuts() / 10;
@@ -73,7 +73,7 @@ fn readers_and_the_check_agree_with_recovery() {
     println!("{stories} stories: {total:?}");
 }
 
-/// Each file has records of one ring, whatever fails, and nothing is lost where one ring follows another.
+/// Each file has records of only one ring, whatever fails. Nothing is lost when one ring follows another.
 #[test]
 fn another_ring_begins_another_file() {
     let stories = cuts() / 5;
@@ -85,7 +85,7 @@ fn another_ring_begins_another_file() {
     assert!(stories < 100 || total.files > without.files, "{total:?}, {without:?}");
 }
 
-/// A thread that hardly ever runs holds nobody up for ever, and is asked for nothing that is gone.
+/// A thread that hardly ever runs does not stop the other threads forever, and gets no operation for a file that is gone.
 #[test]
 fn a_lane_may_be_slow() {
     let stories = cuts() / 10;
@@ -106,7 +106,7 @@ fn a_recovery_that_fails_is_done_again() {
     assert!(total.errors_in_recovery > 50 * stories);
 }
 
-/// Each step of the recorder fails once: those that make, name, write, sync and seal files.
+/// Each step of the recorder fails once: creating, naming, writing, syncing and sealing files.
 #[test]
 fn each_step_of_a_recorder_may_fail() {
     let stories = cuts() / 10;
@@ -127,8 +127,8 @@ fn each_step_of_a_recorder_may_fail() {
     assert!(failed > 10 * stories);
 }
 
-/// A file is given up, and with it the frame in which the reserve was renewed. The next file has the frames before that one again, and its
-/// seal is cut short: two files are to be mended. The reserve must not count once and then no more.
+/// A file is abandoned after the reserve was renewed in it. The next file repeats the earlier frames, and the power fails while this file
+/// is sealed. So recovery must repair two files, and must find the same reserve each time.
 #[test]
 fn a_reserve_that_was_given_up_does_not_count() {
     let story = 5_928_971;
@@ -139,7 +139,8 @@ fn a_reserve_that_was_given_up_does_not_count() {
     assert!(found.unwrap_err().starts_with("recovering again"), "the mistake does not show");
 }
 
-/// A file that held control records alone is gone between two others. No sequence is missing, and the later file chains to nothing.
+/// A file with only control records is gone between two others. No sequence is missing, and the later file's chain refers to no existing
+/// file.
 #[test]
 fn a_file_without_messages_that_is_gone_is_no_damage() {
     play(792_723, Io::Buffered).unwrap();

@@ -5,14 +5,14 @@ import java.util.List;
 import shmcast.ShmcastException.Code;
 
 /**
- * The last message of each key of a channel, to be read at any time. {@link Subscriber.Builder#openBoard} opens it. It receives nothing, and
- * nobody notices that it is read: {@link Start#BOARD} gives the board and every later message. One thread at a time uses it. On a daemon's
- * channel it follows the channel to new memory.
+ * The last message of each key of a channel, which can be read at any time. {@link Subscriber.Builder#openBoard} opens a board. A board
+ * receives no messages, and nobody notices that it is read. For the board and every later message, use {@link Start#BOARD}. Only one thread
+ * at a time can use a board. If a daemon's channel moves to new memory, the board follows it.
  */
 public final class Board implements AutoCloseable {
-    /** How often a key is looked for whose slot changes faster than it can be copied. */
+    /** The number of times that a key is looked up again because its slot changes faster than it can be copied. */
     private static final int TRIES = 64;
-    /** Most records of the ring that are looked at for such a key. */
+    /** The greatest number of records in the ring that are searched for such a key. */
     private static final int RECORDS = 4096;
 
     private final Subscriber subscriber;
@@ -20,7 +20,7 @@ public final class Board implements AutoCloseable {
     private Segment segment;
     private BoardView view;
     private Message message;
-    /** A copy of the whole board, made when it is first asked for. */
+    /** A copy of the whole board, which is made when it is first needed. */
     private Snapshot snapshot;
 
     Board(Subscriber subscriber) throws ShmcastException {
@@ -33,7 +33,7 @@ public final class Board implements AutoCloseable {
         }
     }
 
-    /** Goes on with the board of the segment in which the channel goes on. */
+    /** Follows the channel to the board of its newest segment. */
     private void follow() throws ShmcastException {
         Segment now = subscriber.follow();
         if (now == segment) {
@@ -49,12 +49,13 @@ public final class Board implements AutoCloseable {
     }
 
     /**
-     * Looks for a key: three or four cache lines for small values. It allocates nothing and makes no system call, unless a daemon's channel has
-     * moved to new memory. While a channel moves, its last publisher may still write messages that are void. This method then waits for the
-     * new memory.
+     * Looks up a key. Reads three or four cache lines if values are small. Allocates nothing and makes no system call, unless a daemon's
+     * channel has moved to new memory. While a channel moves, its last publisher can still write messages that are void. This method then
+     * waits for the new memory.
      *
-     * @param key the bytes of the key. One of another length than the board's keys is never there
-     * @return its entry, the same object each time and valid until the next call; or null if the board does not have the key
+     * @param key the bytes of the key. A key of another length than the board's keys is never found
+     * @return the entry of the key, or null if the board does not have the key. The entry is the same object each time, and is valid until
+     *     the next call
      * @throws ShmcastException {@link Code#SUPERSEDED}, {@link Code#NO_BOARD}, {@link Code#BOARD} if another program wrote to the board, or
      *     {@link Code#CORRUPT}
      */
@@ -74,13 +75,16 @@ public final class Board implements AutoCloseable {
         }
     }
 
-    /** Whether what was read before may be void, because the channel is moving to other memory. */
+    /** Whether the data that was just read can be void, because the channel is moving to other memory. */
     private boolean isVoid() {
         Hosted hosted = subscriber.hosted;
         return hosted != null && hosted.verdict() != Hosted.Verdict.OPEN;
     }
 
-    /** Waits a moment for the channel's new memory, but not for ever. {@code began} is what the call before returned, or 0. */
+    /**
+     * Waits for a moment for the channel's new memory. Fails if all waits together take too long. {@code began} is the result of the
+     * previous call, or 0.
+     */
     private static long pause(long began) throws ShmcastException {
         long now = System.nanoTime();
         if (began != 0 && now - began > Boarding.PATIENCE) {
@@ -111,7 +115,7 @@ public final class Board implements AutoCloseable {
             }
         }
         if (view.through() == through) {
-            return null; // the publisher was stopped while it gave the slot of this removed key to another
+            return null; // the publisher was stopped while it gave the slot of this removed key to another key
         }
         throw Joining.failure(Snapshot.Result.TOO_FAST);
     }
@@ -135,7 +139,10 @@ public final class Board implements AutoCloseable {
         return entry;
     }
 
-    /** The newest message of a key whose slot is in the middle of a store: the board does not count it yet. Null if it is not found. */
+    /**
+     * Searches the ring for the newest message of a key. This is for a slot in which a store is unfinished, so that the board does not
+     * count the message yet. Returns null if the message is not found.
+     */
     private Message findInRing(long first, long second) {
         BoardLayout layout = view.layout;
         Ring ring = subscriber.open();
@@ -162,11 +169,11 @@ public final class Board implements AutoCloseable {
     }
 
     /**
-     * Copies all keys with their newest messages, as they were at one moment. The first call allocates a copy of the board. Later calls copy
-     * what has changed, and the entries.
+     * Copies all keys with their newest messages, as they were at one moment. The first call allocates a copy of the board. Later calls
+     * copy only what has changed, and the entries.
      *
-     * @return the entries in the order of their sequences. They stay valid
-     * @throws ShmcastException as {@link #get}
+     * @return the entries in the order of their sequences. The entries stay valid
+     * @throws ShmcastException the same as for {@link #get}
      */
     public List<BoardEntry> entries() throws ShmcastException {
         try {
@@ -200,10 +207,10 @@ public final class Board implements AutoCloseable {
     }
 
     /**
-     * Reads what the board tells of itself. It costs a few loads.
+     * Reads the board's counters. This costs only a few loads.
      *
-     * @return where the board ends, and what was left out
-     * @throws ShmcastException as {@link #get}
+     * @return the sequence up to which the board is complete, and the counts
+     * @throws ShmcastException the same as for {@link #get}
      */
     public BoardCounters counters() throws ShmcastException {
         try {
@@ -214,23 +221,23 @@ public final class Board implements AutoCloseable {
         }
     }
 
-    /** {@return what the board holds} */
+    /** {@return the properties of the board} */
     public BoardSpec spec() {
         BoardLayout layout = view.layout;
         return new BoardSpec(layout.keyStart, layout.keyEnd, layout.keys, layout.value, layout.removeTag);
     }
 
     /**
-     * The age of a message, as {@link Subscriber#ageNanos}.
+     * Returns the age of a message, like {@link Subscriber#ageNanos}.
      *
      * @param time {@link Message#time()}
-     * @return ns since it was published; 0 if that lies ahead; -1 if it cannot be told
+     * @return the ns since the message was published; 0 if its time is in the future; -1 if the age is not known
      */
     public long ageNanos(long time) {
         return subscriber.ageNanos(time);
     }
 
-    /** Ends the use of the board. */
+    /** Closes the board. */
     @Override
     public void close() {
         subscriber.close();

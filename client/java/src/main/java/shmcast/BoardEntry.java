@@ -2,7 +2,7 @@ package shmcast;
 
 import java.util.Arrays;
 
-/** A key of a board. */
+/** A key of a board, with its newest message. */
 public final class BoardEntry {
     byte[] bytes;
     int keyAt;
@@ -13,12 +13,12 @@ public final class BoardEntry {
 
     BoardEntry() {}
 
-    /** {@return the bytes of the key; this allocates} */
+    /** {@return the bytes of the key. The call allocates} */
     public byte[] key() {
         return Arrays.copyOfRange(bytes, keyAt, keyAt + keyBytes);
     }
 
-    /** {@return the newest message of the key, or null if the board does not have it, such as one that is too large} */
+    /** {@return the newest message of the key, or null if the board does not have the message, for example because it is too large} */
     public Message message() {
         return message;
     }
@@ -29,8 +29,8 @@ public final class BoardEntry {
     }
 
     /**
-     * {@return how many messages the key has had since it came to the board, removals included. It begins again if the board gave the slot of
-     * the removed key to another key}
+     * {@return the number of messages of the key since the key came to the board, removals included. The count begins again if the board
+     * gave the slot of the removed key to another key}
      */
     public long count() {
         return count;

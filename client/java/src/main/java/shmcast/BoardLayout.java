@@ -7,14 +7,14 @@ import java.nio.ByteOrder;
 import java.util.zip.CRC32C;
 import shmcast.ShmcastException.Code;
 
-/** The sizes of a board, and how keys are identified on it (SPEC.md 8.1). */
+/** The sizes of a board, and the words that identify a key on the board (SPEC.md 8.1). */
 final class BoardLayout {
-    /** Bytes of a board's header. */
+    /** The size of a board's header in bytes. */
     static final int HEADER = 4096;
-    /** Bytes of a slot's head. */
+    /** The size of a slot's head in bytes. */
     static final int HEAD = 64;
 
-    /** The message is one from which a reader may start afresh. */
+    /** A reader can start with the message, without earlier ones. */
     static final long KEY = 1L << 32;
     /** The message removed its key. */
     static final long REMOVED = 1L << 33;
@@ -38,7 +38,7 @@ final class BoardLayout {
     final int value;
     final int keyStart;
     final int keyEnd;
-    /** The tag that removes a key, or -1. */
+    /** The tag that removes a key; -1 if there is none. */
     final int removeTag;
 
     final long entries;
@@ -57,7 +57,7 @@ final class BoardLayout {
         stride = value + 63 & -64;
     }
 
-    /** Checks a private copy of a board's header, in a file that has {@code size} bytes from the board's first on. */
+    /** Checks a private copy of a board's header. The file has {@code size} bytes from the board's first byte on. */
     static BoardLayout parse(byte[] page, long size) throws ShmcastException {
         ByteBuffer words = ByteBuffer.wrap(page).order(ByteOrder.LITTLE_ENDIAN);
         refuse(words.getLong(0) != MAGIC, Code.FOREIGN, "it does not begin with the magic");
@@ -104,7 +104,7 @@ final class BoardLayout {
         return length == keyEnd || tag == removeTag;
     }
 
-    /** The bytes of a message that its value has. */
+    /** Returns how many bytes of the message are in the slot's value. */
     int stored(long meta) {
         if ((meta & UNKNOWN) != 0) {
             return keyEnd;
@@ -116,13 +116,13 @@ final class BoardLayout {
         return (meta & (TOO_LARGE | UNKNOWN | EMPTY)) == 0;
     }
 
-    /** The first word that identifies the key which begins at a place. */
+    /** Returns the first word that identifies the key at this place of the array. */
     long first(byte[] bytes, int at) {
         int length = keyBytes();
         return length > 16 ? hash(seed, bytes, at, length) : word(bytes, at, Math.min(length, 8));
     }
 
-    /** The second word. */
+    /** Returns the second word that identifies the key at this place of the array. */
     long second(byte[] bytes, int at) {
         int length = keyBytes();
         if (length > 16) {
@@ -135,7 +135,7 @@ final class BoardLayout {
         return (int) (mix(mix(seed, first), second) >>> 32);
     }
 
-    /** Both halves of a product, as one word. */
+    /** Mixes a word into a hash: multiplies, and combines both halves of the product. */
     static long mix(long before, long word) {
         long a = before ^ word;
         long high = Math.multiplyHigh(a, GOLDEN) + (a >> 63 & GOLDEN) + a; // GOLDEN is negative as a signed number
@@ -150,7 +150,7 @@ final class BoardLayout {
         return hash;
     }
 
-    /** Up to eight bytes as a little-endian word. */
+    /** Returns up to eight bytes as a little-endian word. */
     private static long word(byte[] bytes, int at, int count) {
         if (count == 8) {
             return (long) LONG.get(bytes, at);

@@ -3,17 +3,19 @@ package shmcast;
 import java.lang.invoke.VarHandle;
 
 /**
- * Reads slots of a board by SPEC.md 8.3. All that it loads is a claim: slots and lengths are bounded before use, and so is each loop. The
- * words of the head that was looked at last are in its fields.
+ * Reads slots of a board by SPEC.md 8.3. Another program can write any word of a board. So slots and lengths are checked before use, and
+ * each loop has a limit. The fields have the words of the last head that was read.
  */
 final class BoardView {
-    /** What a look at a slot found. */
+    /** The result of reading a slot. */
     enum Look {
         /** The value is in the caller's array. */
         STORED,
-        /** The slot changes faster than its value can be copied. The head is whole, of a store that began during the call. */
+        /**
+         * The slot changes faster than its value can be copied. The head is complete, and belongs to a store that began during the call.
+         */
         CHANGING,
-        /** A publisher is in the middle of a store. The words may belong to different stores. */
+        /** A publisher has not finished a store. The words can belong to different stores. */
         BUSY
     }
 
@@ -21,7 +23,7 @@ final class BoardView {
     enum Found {
         VALUE,
         NOTHING,
-        /** The slot of this key is in the middle of a store: its newest message is in the ring. */
+        /** A store to this key's slot is unfinished, so its newest message is in the ring. */
         BUSY
     }
 
@@ -37,11 +39,17 @@ final class BoardView {
 
     private static final int LOOKS = 256;
     private static final int COPIES = 16;
-    /** Looks that may be in vain in one search or join. A writer is in the middle of one store at a time, so no honest board needs them. */
+    /**
+     * The number of failed readings that one search or join allows. A writer makes only one store at a time, so a valid board never reaches
+     * this limit.
+     */
     private static final int PATIENCE = 1 << 18;
-    /** The same for a search that only looks for a slot's first message. */
+    /** The number of failed readings that a search for a slot's first message allows. */
     private static final int BORN_PATIENCE = 1 << 12;
-    /** Entries with one fingerprint that are looked at. Two keys of 2^24 have the same one in less than one of 2^8 boards. */
+    /**
+     * The number of entries with the same fingerprint that are checked. Of 2^24 keys, two have the same fingerprint in less than one of 2^8
+     * boards.
+     */
     private static final int CANDIDATES = 64;
 
     final BoardLayout layout;
@@ -70,7 +78,7 @@ final class BoardView {
         return board.word(8L * number);
     }
 
-    /** The sequence up to which each message is on the board, before all later looks. */
+    /** Returns the sequence up to which the board has all messages. Later readings of slots come after this load. */
     long through() {
         long through = word(THROUGH);
         VarHandle.acquireFence(); // SYNC through
@@ -83,18 +91,18 @@ final class BoardView {
         return new BoardCounters(through(), word(SINCE), live, word(REFUSED), word(TOO_LARGE), word(NO_KEY));
     }
 
-    /** The highest sequence of a removal that the board no longer knows. */
+    /** Returns the highest sequence of a removal that the board no longer has. */
     long forgotten() {
         return word(FORGOTTEN);
     }
 
-    /** The number of slots that were ever used. */
+    /** Returns the number of slots that were ever used. */
     int high() {
         long high = word(HIGH);
         return Long.compareUnsigned(high, layout.keys) > 0 ? layout.keys : (int) high;
     }
 
-    /** A slot's version, in no order with other loads. */
+    /** Returns a slot's version. This load has no order with other loads. */
     long version(int slot) {
         return board.word(headAt(slot));
     }
@@ -103,12 +111,12 @@ final class BoardView {
         return layout.headsAt() + (long) BoardLayout.HEAD * slot;
     }
 
-    /** Begins a search or a join, which may look in vain so often. */
+    /** Begins a search or a join, which again allows all failed readings. */
     void renewPatience() {
         patience = PATIENCE;
     }
 
-    /** The number of messages of the key of the head, with the message that it names. */
+    /** Returns the number of messages of the head's key, including the message that the head names. */
     long count() {
         return (version >>> 1) + (version & 1) - base;
     }
@@ -123,7 +131,10 @@ final class BoardView {
         second = board.word(at + 56);
     }
 
-    /** Copies a slot's head into the fields, and its value to a place of an array that has room for a stride there, unless that is null. */
+    /**
+     * Copies a slot's head into the fields, and its value into an array. The array must have room for a stride at this place. If the array
+     * is null, copies no value.
+     */
     Look look(int slot, byte[] to, int place) {
         long at = headAt(slot);
         long value = layout.valuesAt() + (long) layout.stride * slot;
@@ -159,7 +170,7 @@ final class BoardView {
                 return Look.CHANGING;
             }
         }
-        // Another key may be about to get the slot. Its words are stored after the base from which its messages are counted.
+        // Another key might be about to get the slot. The publisher stores this key's words after the base for the count of its messages.
         long named = board.word(at + 48);
         long rest = board.word(at + 56);
         VarHandle.acquireFence(); // SYNC named
@@ -180,14 +191,14 @@ final class BoardView {
         return word(REFUSED) != 0;
     }
 
-    /** The sequence from which on the board is complete. */
+    /** Returns the sequence from which on the board is complete. */
     long since() {
         return word(SINCE);
     }
 
     /**
-     * The sequence of a key's first message since it got its slot, even if the key was removed since; 0 if no slot has the key, and -1 if that
-     * cannot be told, as in the middle of a store. The number of loads is small, whatever the board holds.
+     * Returns the sequence of a key's first message since it got its slot, even if the key was removed since then. Returns 0 if no slot has
+     * the key, and -1 if the answer is not known, for example during a store. The number of loads is small for any board.
      */
     long bornOf(long wanted, long rest) {
         patience = BORN_PATIENCE;
@@ -197,7 +208,7 @@ final class BoardView {
             VarHandle.acquireFence(); // SYNC moved
             Found found = search(fingerprint, wanted, rest, null);
             if (found != null) {
-                return found == Found.BUSY ? -1 : born; // a key that was removed still has its slot
+                return found == Found.BUSY ? -1 : born; // a removed key still has its slot
             }
             VarHandle.acquireFence(); // SYNC moved
             if ((moves & 1) == 0 && word(INDEX) == moves) {
@@ -223,7 +234,7 @@ final class BoardView {
                 return Found.NOTHING;
             }
         }
-        // The index is being changed, or its publisher died over that. The heads say for themselves whose they are.
+        // The index is being changed, or its publisher died during a change. So the heads of all slots are searched.
         int high = high();
         for (int slot = 0; slot < high; slot++) {
             Found found = inSlot(slot, wanted, rest, to);
@@ -242,7 +253,7 @@ final class BoardView {
                 return null;
             }
             if (step >= CANDIDATES) {
-                patience--; // such a long run is unlikely, and of a hostile board it may be the whole index
+                patience--; // such a long run is unlikely. In a hostile board it can be the whole index
             }
             if ((int) (entry >>> 32) == fingerprint) {
                 candidates++;
@@ -256,11 +267,11 @@ final class BoardView {
         return null;
     }
 
-    /** What a slot has of a key, or null if the slot is another's. */
+    /** Reads a slot for a key. Returns null if the slot belongs to another key. */
     private Found inSlot(int slot, long wanted, long rest, byte[] to) {
         long at = headAt(slot);
         if (board.word(at + 48) != wanted || board.word(at + 56) != rest) {
-            return null; // a slot that is given to this key meanwhile has a message that the board does not count yet
+            return null; // if the slot is given to this key now, the board does not count its message yet
         }
         Look look = look(slot, to, 0);
         if (first != wanted || second != rest) {

@@ -1,16 +1,17 @@
 package shmcast;
 
 /**
- * The board as a subscriber uses it: to begin with the newest message of each key, and to go on when it cannot keep up. While events come from
- * the board, {@link Subscriber#behind} says so, and the subscriber's ring stands where it goes on.
+ * A subscriber's use of the board: it begins with the newest message of each key, and continues with the board if it cannot keep up. While
+ * events come from the board, {@link Subscriber#behind} is {@link Subscriber#ON_BOARD}. The subscriber's ring then stays at the place at
+ * which the subscriber will continue.
  */
 final class Boarding {
     private static final int ATTEMPTS = 100;
-    /** How long a reader that begins waits for the segment in which a channel goes on. */
+    /** The time for which a new reader waits for the segment in which a channel continues. */
     static final long PATIENCE = 5_000_000_000L;
 
     private final Subscriber of;
-    /** This is null if the channel went on in a segment without a board. */
+    /** Null if the channel continues in a segment without a board. */
     private Joining joining;
 
     Boarding(Subscriber of, long behindBytes) throws ShmcastException {
@@ -23,7 +24,7 @@ final class Boarding {
         return of.hosted == null || of.hosted.verdict() == Hosted.Verdict.OPEN;
     }
 
-    /** Begins with the messages of the board, or with its counts alone. */
+    /** Begins with the messages of the board, or only with its counts. */
     void begin(Start start) throws ShmcastException {
         long began = System.nanoTime();
         for (int attempt = 0; !beginOnce(start); attempt++) {
@@ -44,7 +45,7 @@ final class Boarding {
         long sequence = of.ring.sequence;
         Snapshot.Result result = joining.join(of.ring, of.locator);
         if (!isOpen()) {
-            // What was read may be void. The channel goes on in the next segment, and so does this reader.
+            // The data that was read can be void. The channel continues in the next segment, and this reader follows.
             of.ring.jump(position, sequence);
             if (!of.hosted.wasHere() || !of.goOn(Subscriber.NOBODY)) {
                 Wait.SLEEP.pause();
@@ -58,20 +59,20 @@ final class Boarding {
         return true;
     }
 
-    /** Goes on in the ring. A jump may have passed over the record of a takeover. */
+    /** Continues in the ring. A jump can have skipped the record of a takeover. */
     private void returnTo(long position, long sequence) {
         of.ring.jump(position, sequence);
         of.isInDoubt = of.isUntold(of.ring.segment.epoch());
     }
 
-    /** Notes the ring's message that is about to be handed out. A reader that is far behind gets the board after it. */
+    /** Notes the message of the ring that the handler gets next. A reader that is far behind gets the board after this message. */
     void note() {
         if (joining != null && joining.conflates() && joining.note(of.ring)) {
             of.behind = Subscriber.ON_BOARD;
         }
     }
 
-    /** Goes on with the board of another segment. */
+    /** Continues with the board of another segment. */
     void goOn(Segment segment, boolean isRestarted) throws ShmcastException {
         Joining before = joining;
         joining = null;
@@ -83,7 +84,7 @@ final class Boarding {
         }
     }
 
-    /** Hands out what is next of the board. Returns whether it was an event. */
+    /** Passes the next part of the board to the handler. Returns whether this was an event. */
     boolean tell(Handler handler) {
         if (joining.isDue() && !conflate()) {
             of.behind = 0;
@@ -113,14 +114,14 @@ final class Boarding {
         return true;
     }
 
-    /** Joins the board in the place of the ring's messages from the next one on. If that is not possible, the ring stays where it is. */
+    /** Replaces the ring's next messages with messages of the board. If this is not possible, the ring stays at its place. */
     boolean conflate() {
         if (joining == null || !joining.conflates()) {
             return false;
         }
         long position = of.ring.position;
         long due = of.ring.sequence;
-        // What was read must have been valid before and after, as each message of the ring must be.
+        // The channel must not have moved before or after the join. Otherwise the data could be void.
         boolean isValid = isOpen();
         isValid &= joining.join(of.ring, of.locator) == Snapshot.Result.JOINED && of.ring.sequence >= due && isOpen();
         if (!isValid) {

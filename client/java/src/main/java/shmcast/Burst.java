@@ -1,29 +1,32 @@
 package shmcast;
 
 /**
- * Lets the publisher get ahead of a reader that is close behind it in a burst. Cache lines near the publisher go back and forth between both;
- * a reader that stays behind finds several messages at once in lines that are ready.
+ * If a reader is close behind the publisher in a burst, lets the publisher get ahead. Otherwise cache lines near the publisher move back
+ * and forth between both. A reader that stays behind finds several messages at a time.
  */
 final class Burst {
-    /** So many messages are a burst, if they come within {@link #WITHIN_NANOS}. */
+    /** This many messages are a burst, if they arrive within {@link #WITHIN_NANOS}. */
     private static final int MESSAGES = 32;
 
     private static final long WITHIN_NANOS = 8_000;
-    /** A reader that is behind by fewer messages is close to the publisher. */
+    /** A reader that is fewer messages behind is close to the publisher. */
     private static final int CLOSE = 512;
 
     private static final long PAUSE_NANOS = 8_000;
 
     /** Whether the last call of this reader ended close to the publisher. */
     private boolean isClose;
-    /** The sequence and the time from which messages count as a burst. */
+    /** The sequence and the time at which the present burst begins. */
     private long marked;
 
     private long markedAt;
-    /** Messages below were there when the publisher had last got ahead. They are taken first, so no message waits for two pauses. */
+    /**
+     * The messages below this sequence existed when the publisher last got ahead. They are received first, so no message waits for two
+     * pauses.
+     */
     private long target;
 
-    /** Pauses if the last call ended close to the publisher in a burst, but ends where the reader is half a ring behind. */
+    /** Pauses if the last call ended close to the publisher in a burst. Ends the pause early if the reader is half a ring behind. */
     void pause(Ring ring) {
         if (!isClose) {
             return;
@@ -45,7 +48,7 @@ final class Burst {
         target = ring.sequence + ring.lag();
     }
 
-    /** Called behind a look. isEmpty: nothing more was there. */
+    /** Must be called after a poll. {@code isEmpty} says that there was nothing more to receive. */
     void note(Ring ring, boolean isEmpty) {
         isClose = isEmpty || ring.sequence >= target && ring.lag() < CLOSE;
     }

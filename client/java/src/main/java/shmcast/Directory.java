@@ -7,13 +7,13 @@ import java.nio.file.Path;
 import java.util.regex.Pattern;
 import shmcast.ShmcastException.Code;
 
-/** Where channels that are files lie (SPEC.md 4.1). */
+/** Finds channels in files (SPEC.md 4.1). */
 final class Directory {
     private static final Pattern NAME = Pattern.compile("[A-Za-z0-9_:@+][A-Za-z0-9._:@+-]{0,199}");
 
     private Directory() {}
 
-    /** The segment's file of a channel. */
+    /** Returns the path of a channel's segment. */
     static Path segmentOf(Path told, String channel) throws IOException {
         check(channel);
         Path directory = (told == null ? usual() : told).resolve(channel);

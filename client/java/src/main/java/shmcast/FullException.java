@@ -1,6 +1,6 @@
 package shmcast;
 
-/** The reader of a gate is too far behind. Nothing was published: publish the message again later, or give it up. */
+/** The reader of a gate is too far behind. Nothing was published. Publish the message again later, or drop it. */
 public final class FullException extends ShmcastException {
     private static final long serialVersionUID = 1;
 
@@ -18,7 +18,7 @@ public final class FullException extends ShmcastException {
         return gate;
     }
 
-    /** {@return how far its reader is behind, in bytes of the ring} */
+    /** {@return how far the gate's reader is behind, in bytes of the ring} */
     public long behindBytes() {
         return behindBytes;
     }

@@ -3,20 +3,20 @@ package shmcast;
 import java.time.Duration;
 
 /**
- * A reader that the publisher waits for, within a limit: {@link Publisher.Builder#gate}, and {@link Subscriber.Builder#gate}.
+ * A reader for which the publisher waits, up to a time limit: {@link Publisher.Builder#gate}, and {@link Subscriber.Builder#gate}.
  *
- * @param name what its reader asks for: 1 to 31 of A-Z a-z 0-9 . _ - : @ +
- * @param lagBytes how far its reader may be behind, in bytes of the ring; 0: by {@code lagPercent}
- * @param lagPercent the same in percent of the ring; 0: 50
- * @param limit how long one message waits at most; zero: none waits
- * @param refuses whether a message is refused behind the wait. Else the gate is dropped: its reader may be lapped until it has caught up to
- *     half of the lag
+ * @param name the name by which the reader takes the gate: 1 to 31 of A-Z a-z 0-9 . _ - : @ +
+ * @param lagBytes how far the reader can be behind before the publisher waits, in bytes of the ring; 0 to use {@code lagPercent}
+ * @param lagPercent the same in percent of the ring; 0 for the default of 50
+ * @param limit the longest wait of one message; with zero, no message waits
+ * @param refuses whether a message is refused after the wait. Otherwise the gate is dropped, and the publisher can lap the reader until the
+ *     reader is at most half of the lag behind
  */
 public record Gate(String name, long lagBytes, int lagPercent, Duration limit, boolean refuses) {
     /**
-     * A gate with the usual limits: half of the ring, and 200 us.
+     * Makes a gate with the default limits: half of the ring, and 200 us.
      *
-     * @param name its name
+     * @param name the gate's name
      * @return the gate
      */
     public static Gate of(String name) {
@@ -24,39 +24,39 @@ public record Gate(String name, long lagBytes, int lagPercent, Duration limit, b
     }
 
     /**
-     * The same with a lag in bytes.
+     * Sets the lag in bytes.
      *
-     * @param bytes how far its reader may be behind, in bytes of the ring
-     * @return the other one
+     * @param bytes how far the reader can be behind, in bytes of the ring
+     * @return the changed copy
      */
     public Gate withLagBytes(long bytes) {
         return new Gate(name, bytes, 0, limit, refuses);
     }
 
     /**
-     * The same with a lag in percent.
+     * Sets the lag in percent.
      *
-     * @param percent how far its reader may be behind, of the ring
-     * @return the other one
+     * @param percent how far the reader can be behind, in percent of the ring
+     * @return the changed copy
      */
     public Gate withLagPercent(int percent) {
         return new Gate(name, 0, percent, limit, refuses);
     }
 
     /**
-     * The same with a limit of the wait.
+     * Sets the time limit of the wait.
      *
-     * @param limit how long one message waits at most; zero: none waits
-     * @return the other one
+     * @param limit the longest wait of one message; with zero, no message waits
+     * @return the changed copy
      */
     public Gate withLimit(Duration limit) {
         return new Gate(name, lagBytes, lagPercent, limit, refuses);
     }
 
     /**
-     * The same, but behind the wait a message is refused by a {@link FullException}.
+     * Makes the gate refuse messages: after the wait, a message fails with a {@link FullException}.
      *
-     * @return the other one
+     * @return the changed copy
      */
     public Gate refusing() {
         return new Gate(name, lagBytes, lagPercent, limit, true);

@@ -1,19 +1,19 @@
 package shmcast;
 
 /**
- * A gate as its publisher knows it.
+ * The state and the counts of a gate, as the publisher sees them.
  *
- * @param name its name
- * @param state what the publisher does about it
- * @param lagBytes how far its reader may be behind
- * @param behindBytes how far it is; 0 also if nobody holds the gate
- * @param pid the process that its reader claims to be; 0 if nobody holds the gate
- * @param held messages that waited for it
- * @param longestNanos the longest of these waits
- * @param totalNanos all of them together
- * @param dropped how often it was dropped
- * @param refused messages that were refused behind a wait
- * @param turnedAway messages that {@link Publisher#tryPublish} refused
+ * @param name the gate's name
+ * @param state what the publisher does for the gate
+ * @param lagBytes how far the gate's reader can be behind, in bytes of the ring
+ * @param behindBytes how far the reader is behind, in bytes of the ring; also 0 if there is no reader
+ * @param pid the process id that the reader states; 0 if there is no reader
+ * @param held the number of messages that waited for the gate
+ * @param longestNanos the longest wait of one message
+ * @param totalNanos the sum of all waits
+ * @param dropped how often the gate was dropped
+ * @param refused the number of messages that were refused after a wait
+ * @param turnedAway the number of messages that {@link Publisher#tryPublish} refused
  */
 public record GateStatus(
         String name,
@@ -27,15 +27,15 @@ public record GateStatus(
         long dropped,
         long refused,
         long turnedAway) {
-    /** What a publisher does about a gate. */
+    /** The state of a gate for its publisher. */
     public enum State {
-        /** Nobody holds it. */
+        /** The gate has no reader. */
         ABSENT,
-        /** Its reader has not caught up yet, and may be lapped. */
+        /** The reader has not caught up yet, and can be lapped. */
         JOINING,
-        /** The publisher waits for its reader, which is not lapped. */
+        /** The publisher waits for the reader, so the reader is not lapped. */
         IN_FORCE,
-        /** Its reader took too long, and may be lapped until it has caught up to half of the lag. */
+        /** The reader was too slow. It can be lapped until it is at most half of the lag behind. */
         DROPPED
     }
 }

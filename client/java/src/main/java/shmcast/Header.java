@@ -8,21 +8,21 @@ import java.util.zip.CRC32C;
 import shmcast.ShmcastException.Code;
 
 /**
- * The facts that a channel was made with (SPEC.md 1.1).
+ * The properties of a channel that its creator chose (SPEC.md 1.1).
  *
- * @param capacity bytes of the ring
- * @param chunk the step of the frontier
- * @param indexEntries words of the index
- * @param maxMessage bytes of the largest payload
- * @param dataOffset where the ring begins in the file
- * @param clockKind 0 CLOCK_MONOTONIC in ns, 1 the CPU's counter
- * @param clockRate ticks a second
- * @param schemaId the application's number; 0 if unused
+ * @param capacity the size of the ring in bytes
+ * @param chunk the number of bytes by which the frontier advances
+ * @param indexEntries the number of words in the index
+ * @param maxMessage the size of the largest payload in bytes
+ * @param dataOffset the offset of the ring in the file
+ * @param clockKind 0 for CLOCK_MONOTONIC in ns, 1 for the CPU's counter
+ * @param clockRate the number of ticks a second
+ * @param schemaId the application's number for the schema; 0 if it is not used
  * @param channel the channel's name
  * @param schema the schema's name
- * @param labels lines for tools to show
+ * @param labels lines that tools show
  * @param uuidHigh the first half of the segment's identity
- * @param uuidLow the second half
+ * @param uuidLow the second half of the segment's identity
  */
 public record Header(
         long capacity,
@@ -43,7 +43,7 @@ public record Header(
     static final long MAGIC = 0x3154_5341_434d_4853L;
     private static final long HUGE = 2 << 20;
 
-    /** Checks a private copy of a segment's first page, of a file with {@code size} bytes. */
+    /** Checks a private copy of a segment's first page. The file has {@code size} bytes. */
     static Header parse(byte[] page, long size) throws ShmcastException {
         if (size < BYTES || page.length < BYTES) {
             throw new ShmcastException(Code.TRUNCATED, "the file has " + size + " bytes, and a header has " + BYTES);

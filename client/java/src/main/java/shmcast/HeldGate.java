@@ -3,7 +3,7 @@ package shmcast;
 import java.util.regex.Pattern;
 import shmcast.ShmcastException.Code;
 
-/** A gate that this reader holds (SPEC.md 4.3). Java 22 and newer have one: Java 17 cannot take its lock. */
+/** A gate that this reader holds (SPEC.md 4.3). It needs Java 22 or newer, because Java 17 cannot lock the gate's file. */
 abstract class HeldGate {
     static final int BYTES = 4096;
     static final long MAGIC = 0x3145_5441_474d_4853L;
@@ -11,7 +11,7 @@ abstract class HeldGate {
     static final int CHECK = 17;
     static final int SEQUENCE = 18;
     static final int PROCESS = 19;
-    /** Stands in {@link #SEQUENCE} while the reader has no place in the ring. */
+    /** The value in {@link #SEQUENCE} while the reader has no place in the ring. */
     private static final long NO_SEQUENCE = -1;
 
     private static final Pattern NAME = Pattern.compile("[A-Za-z0-9_:@+][A-Za-z0-9._:@+-]{0,30}");
@@ -27,15 +27,15 @@ abstract class HeldGate {
         }
     }
 
-    /** Stores a word of the page, behind all loads and stores before it. */
+    /** Stores a word of the page, after all earlier loads and stores. */
     abstract void store(int word, long value);
 
     /** Frees the gate. */
     abstract void close();
 
     /**
-     * Goes on in a segment, in which nothing counts before the next {@link #passed}. If the reader had a place, it needs all of that segment, and the
-     * page keeps its sequence.
+     * Continues in another segment. The reader's position counts only after the next {@link #passed}. If the reader had a place in the
+     * ring, it needs the whole new segment, and the page keeps its sequence.
      */
     void goOn(Header header) {
         invalidate();
@@ -43,7 +43,7 @@ abstract class HeldGate {
         low = header.uuidLow();
     }
 
-    /** Says that everything before a place was copied, or will never be. */
+    /** Stores that the reader needs nothing before this place: it has copied everything there, or will never copy it. */
     void passed(long position, long sequence) {
         this.position = position;
         store(SEQUENCE, sequence);
@@ -51,7 +51,7 @@ abstract class HeldGate {
         store(CHECK, checkOf(position));
     }
 
-    /** Says that the reader has no place in the ring, whichever ring it reads. */
+    /** Stores that the reader has no place in any ring. */
     void leave() {
         store(SEQUENCE, NO_SEQUENCE);
         invalidate();

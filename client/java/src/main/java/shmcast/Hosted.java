@@ -2,9 +2,9 @@ package shmcast;
 
 import java.io.IOException;
 
-/** A reader's part of a daemon's channel (CONTROL.md). Java 22 and newer have one. */
+/** A reader's part of a daemon's channel (CONTROL.md). It needs Java 22 or newer. */
 abstract class Hosted {
-    /** The verdicts of SPEC.md 4.2. */
+    /** The daemon's decisions about a generation of a channel (SPEC.md 4.2). */
     enum Verdict {
         OPEN,
         CLOSING,
@@ -13,48 +13,51 @@ abstract class Hosted {
 
     long generation;
     boolean isStrict;
-    /** Of the last verdict, if it was {@link Verdict#CUT}. */
+    /** The sequence of the last decision, if it was {@link Verdict#CUT}. */
     long cut;
 
     boolean isEndedAtCut;
 
-    /** The charter's word on what was read before this call. */
+    /** Returns the decision about the messages that were read before this call. */
     abstract Verdict verdict();
 
-    /** The segment to begin with. The caller takes it. */
+    /** Returns the first segment. The caller then owns the segment. */
     abstract Segment first();
 
     abstract Page page();
 
-    /** The gate that was asked for, or null. The caller takes it. */
+    /** Returns the requested gate, or null. The caller then owns the gate. */
     abstract HeldGate gate();
 
-    /** Whether the next segment is here. The first call that finds one only takes it: it must have been here before the poll. */
+    /** Whether the next segment had arrived before the last poll. The first call that finds a segment only notes it, and returns false. */
     abstract boolean wasHere();
 
-    /** The next segment's own charter counts, so that a cut is not needed to go on. */
+    /** Whether the next segment has another charter. The reader then continues there without a cut. */
     abstract boolean isOtherCharter();
 
-    /** Takes the next segment, if it is one to go on in; else null. Fills {@link #generation} and {@link #isStrict} with its own. */
+    /**
+     * Takes the next segment, if the reader can continue in it; otherwise returns null. Sets {@link #generation} and {@link #isStrict} to
+     * those of the segment.
+     */
     abstract Segment next() throws IOException;
 
-    /** Whether sequences begin at 1 in the segment that {@link #next} gave. */
+    /** Whether sequences restart at 1 in the last segment that {@link #next} returned. */
     abstract boolean isRestarted();
 
-    /** The first sequence in it. */
+    /** Returns the first sequence in the last segment that {@link #next} returned. */
     abstract long firstSequence();
 
-    /** Whether the daemon told of this publisher's death. */
+    /** Whether the daemon has reported the death of the publisher with this epoch. */
     abstract boolean hasDied(long epoch);
 
     abstract boolean isAttached();
 
     abstract boolean hasNews();
 
-    /** Rings, and sleeps until the daemon rings. */
+    /** Tells the daemon that the reader waits, and sleeps until the daemon wakes the reader. */
     abstract void sleep(long nanos);
 
-    /** Empties the bell. */
+    /** Empties the bell, by which the daemon wakes the reader. */
     abstract void hear();
 
     abstract void close();

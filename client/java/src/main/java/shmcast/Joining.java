@@ -3,28 +3,28 @@ package shmcast;
 import shmcast.ShmcastException.Code;
 
 /**
- * A subscriber's copy of the board, and what of it is still to be handed out. Meanwhile the ring stands behind the newest message that was
- * merged, where the subscriber goes on.
+ * A subscriber's copy of the board, and the messages of the board that the handler has not got yet. Meanwhile the ring stays at the place
+ * at which the subscriber will continue.
  */
 final class Joining {
     private enum Step {
-        /** The reader fell behind, and joins before its next event. */
+        /** The reader is far behind, and must join the board before its next event. */
         DUE,
-        /** Keys whose removal the board has forgotten. */
+        /** The next events are removals that the board has forgotten. */
         FORGOTTEN,
         MESSAGES
     }
 
     final Message message;
     private final Snapshot snapshot;
-    /** Of a reader that conflates, else null. */
+    /** The ledger of a conflating reader; otherwise null. */
     private final Ledger ledger;
 
     private final long behindBytes;
     private Step step = Step.MESSAGES;
     private int listed;
     private int next;
-    /** Messages that the board could not bridge. */
+    /** The number of messages that the board could not replace. */
     private long missed;
 
     /** Allocates the memory that joins need. {@code behindBytes} is -1 for a reader that does not conflate, and 0 for half of the ring. */
@@ -54,7 +54,10 @@ final class Joining {
         return new ShmcastException(result == Snapshot.Result.CORRUPT ? Code.CORRUPT : Code.BOARD, "the board cannot be joined: " + why);
     }
 
-    /** The same for the segment in which the channel goes on; null if that has no board. What the reader was given stays known. */
+    /**
+     * Makes the copy for the segment in which the channel continues. Returns null if this segment has no board. The counts of received
+     * messages are kept.
+     */
     Joining in(Segment segment) throws ShmcastException {
         if (segment.board == null) {
             return null;
@@ -62,7 +65,7 @@ final class Joining {
         Joining after = new Joining(segment, behindBytes);
         if (ledger != null) {
             after.ledger.move();
-            // A board whose keys are other bytes begins empty.
+            // If the new board has keys at other bytes, its ledger begins empty.
             BoardLayout was = snapshot.layout;
             if (was.keyStart == after.snapshot.layout.keyStart && was.keyEnd == after.snapshot.layout.keyEnd) {
                 after.ledger.takeOver(ledger, was, segment.board);
@@ -71,7 +74,7 @@ final class Joining {
         return after;
     }
 
-    /** Forgets what the reader was given: sequences begin again. */
+    /** Forgets which messages the reader has received, because sequences begin again. */
     void forget() {
         if (ledger != null) {
             ledger.forget();
@@ -82,7 +85,7 @@ final class Joining {
         return ledger != null;
     }
 
-    /** The epoch in the last record of one that was merged. */
+    /** Returns the epoch in the last record of a takeover that was merged. */
     long epoch() {
         return snapshot.epoch;
     }
@@ -91,7 +94,7 @@ final class Joining {
         return snapshot.join(ring, locator);
     }
 
-    /** Begins behind a join: with the messages of the board, or with what the reader knows of them. */
+    /** Begins after a join: with the messages of the board, or only with their counts. */
     void begin(boolean isTold) {
         listed = isTold ? snapshot.list(0, false, false) : 0;
         missed = isTold ? snapshot.notWhole : 0;
@@ -102,7 +105,7 @@ final class Joining {
         }
     }
 
-    /** Notes a message that was received. Returns whether the reader is so far behind that it joins before its next event. */
+    /** Notes a received message. Returns whether the reader is so far behind that it must join the board before its next event. */
     boolean note(Ring ring) {
         boolean hasRoom = ledger.note(snapshot.view, ring.message);
         boolean isFar = behindBytes == 0 ? ring.isFarBehind() : ring.bytesBehind() > behindBytes;
@@ -118,10 +121,10 @@ final class Joining {
     }
 
     /**
-     * Lists the newest message of each key that has one at or above {@code due}, behind a join.
+     * After a join, lists the newest message of each key that has a message at {@code due} or later.
      *
-     * @param place the sequence behind the newest message that was merged
-     * @return how many messages of the same keys were left out
+     * @param place the sequence after the newest message that was merged
+     * @return the number of skipped messages of the same keys
      */
     long bridge(long due, long place) {
         listed = snapshot.listSince(due, ledger);
@@ -132,7 +135,7 @@ final class Joining {
         return snapshot.bridged - listed;
     }
 
-    /** Puts the next message into {@link #message}; false if all were handed out. */
+    /** Puts the next message into {@link #message}. Returns false if there is no further message. */
     boolean next() {
         if (step == Step.FORGOTTEN) {
             if (ledger.nextForgotten(snapshot, message)) {
@@ -148,7 +151,7 @@ final class Joining {
         return true;
     }
 
-    /** The messages that could not be bridged, once. */
+    /** Returns the number of messages that could not be replaced, and sets it to 0. */
     long takeMissed() {
         long was = missed;
         missed = 0;

@@ -4,8 +4,8 @@ import java.util.Arrays;
 import java.util.concurrent.ThreadLocalRandom;
 
 /**
- * A reader's own index from the words of keys to numbers of rows: open addressing, at most half full. Its hash has a secret of the reader's, so
- * that nobody who writes to a board can choose keys that collide.
+ * A reader's own index from the words of keys to numbers of rows. It uses open addressing, and is at most half full. Its hash has a secret
+ * value, so that nobody can choose keys that collide.
  */
 final class KeyIndex {
     /** The rows, which have the two words of their keys. */
@@ -27,7 +27,7 @@ final class KeyIndex {
         return Integer.highestOneBit(Math.max(2 * most - 1, 1)) << 1;
     }
 
-    /** Forgets all rows, and has room for so many. */
+    /** Removes all rows, and makes room for {@code most} rows. */
     void clear(int most) {
         if (room(most) > places.length) {
             places = new int[room(most)];
@@ -36,7 +36,7 @@ final class KeyIndex {
         }
     }
 
-    /** The row of a key, or -1. {@link #put} may follow. */
+    /** Returns the row of a key, or -1. A call of {@link #put} can follow. */
     int find(long first, long second) {
         int mask = places.length - 1;
         place = (int) (BoardLayout.mix(BoardLayout.mix(secret, first), second) >>> 32) & mask;
@@ -50,7 +50,7 @@ final class KeyIndex {
         return -1;
     }
 
-    /** Gives the key that was looked for last to a row. */
+    /** Assigns a row to the key of the last {@link #find}. */
     void put(int row) {
         places[place] = row + 1;
     }

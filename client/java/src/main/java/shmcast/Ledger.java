@@ -3,29 +3,31 @@ package shmcast;
 import java.util.Arrays;
 
 /**
- * How many messages of each key a conflating reader was given. The board counts the messages of each key. The difference is what was left out.
- * A full board refuses the messages of new keys, and does not count them. So for a key that the ledger has not seen on a board that refused
- * messages, it looks for the key's slot at each message. The slot names the message from which the board counts.
+ * Counts how many messages of each key a conflating reader received. The board also counts the messages of each key. The difference is the
+ * number of skipped messages.
  *
- * <p>Memory is allocated when the reader opens, and again where the number of keys grows beyond.
+ * <p>A full board refuses the messages of new keys, and does not count them. So if a board has refused messages, the ledger looks up the
+ * slot of each new key at every message. The slot names the message from which the board counts.
+ *
+ * <p>Memory is allocated when the reader opens, and again if there are more keys.
  */
 final class Ledger {
     private static final int FIRST = 0;
     private static final int SECOND = 1;
-    /** The sequence of the key's first message since it got its slot; 0 if the board does not count the key's messages. */
+    /** The sequence of the key's first message since the key got its slot; 0 if the board does not count the key's messages. */
     private static final int BORN = 2;
-    /** How many of its messages from there on the reader was given, or told to be left out. */
+    /** The number of the key's messages from {@link #BORN} on that the reader received, or that were reported to it as skipped. */
     private static final int GIVEN = 3;
-    /** The first message behind the last removal: the board may have forgotten the key there. */
+    /** The key's first message after its last removal. The board might have forgotten the key before this message. */
     private static final int AGAIN = 4;
-    /** As {@link #GIVEN}, from {@link #AGAIN} on. */
+    /** Like {@link #GIVEN}, but counted from {@link #AGAIN} on. */
     private static final int GIVEN_AGAIN = 5;
 
     private static final int IS_REMOVED = 6;
-    /** The last of its messages that the reader was given, or that was told as left out. */
+    /** The key's last message that the reader received, or that was reported to it as skipped. */
     private static final int LAST = 7;
 
-    /** 1 if the board is known to have had the key when its last message came. */
+    /** 1 if the board certainly had the key at the key's last message. */
     private static final int IS_THERE = 8;
 
     private static final int WORDS = 9;
@@ -37,12 +39,12 @@ final class Ledger {
     private long[] rows;
     private byte[] keys;
     private int count;
-    /** The next row to look at for keys that the board has forgotten. */
+    /** The next row for the search for keys that the board has forgotten. */
     private int forgotten;
-    /** The reader has not joined the present segment's board. What an earlier board refused is not known. */
+    /** Whether the reader has not joined the present segment's board yet. It is then not known which messages an earlier board refused. */
     private boolean hasMoved;
 
-    /** A ledger for twice as many keys as a copy of the board can have. */
+    /** Makes a ledger for twice as many keys as a copy of the board can have. */
     Ledger(Snapshot snapshot) {
         keyBytes = snapshot.layout.keyBytes();
         most = (int) Math.min(2L * snapshot.most(), Integer.MAX_VALUE / 2 / Math.max(keyBytes, WORDS));
@@ -100,17 +102,17 @@ final class Ledger {
         return true;
     }
 
-    /** Whether a message that this reader received may have found no room on the board. */
+    /** Whether the board might have had no room for a message that this reader received. */
     private boolean mayRefuse(BoardView board) {
         return hasMoved || board.hasRefused();
     }
 
-    /** Asks the board from which message on it counts those of a key. The last message is counted here already. */
+    /** Finds the message from which the board counts the messages of a key. The key's last message is already counted here. */
     private void locate(BoardView board, int row) {
         long last = get(row, LAST);
         long through = board.through();
         if (!mayRefuse(board)) {
-            // The board had room for each message that it was given.
+            // The board had room for every message that was posted to it.
             set(row, IS_THERE, get(row, AGAIN) != last || through >= last ? 1 : 0);
             return;
         }
@@ -125,9 +127,9 @@ final class Ledger {
             count(row, last, 1);
             set(row, IS_THERE, 1);
         } else if (born == 0 && through < last) {
-            count(row, last, 1); // unless the board, which does not have the message yet, will refuse it
+            count(row, last, 1); // the board does not have the message yet, and can still refuse it
         } else {
-            count(row, 0, 0); // the board refused the message, or has forgotten the key since
+            count(row, 0, 0); // the board refused the message, or has since forgotten the key
         }
     }
 
@@ -169,7 +171,10 @@ final class Ledger {
         }
     }
 
-    /** How many messages of a key the reader was given or told of, as the board counts them, which has the key since {@code born}. */
+    /**
+     * Returns the number of messages of a key that the reader received, or that were reported to it as skipped. Counts from {@code born},
+     * as the board does.
+     */
     long given(long first, long second, long born) {
         int row = index.find(first, second);
         if (row < 0) {
@@ -178,7 +183,7 @@ final class Ledger {
         if (get(row, BORN) == born) {
             return get(row, GIVEN);
         }
-        // Or the board forgot the key, and it came back among the messages that were left out.
+        // In the other case, the board forgot the key, and the key came back in a message that was skipped.
         return get(row, AGAIN) == born ? get(row, GIVEN_AGAIN) : 0;
     }
 
@@ -187,13 +192,16 @@ final class Ledger {
         forgotten = 0;
     }
 
-    /** Makes the removal of the next key that the reader knows and the board has forgotten: the key, and zeros before it. */
+    /**
+     * Makes a message that removes the next key that the reader knows and the board has forgotten. The payload is the key with zeros before
+     * it.
+     */
     boolean nextForgotten(Snapshot snapshot, Message message) {
         BoardLayout layout = snapshot.layout;
         long removal = snapshot.view.forgotten();
         while (forgotten < count) {
             int row = forgotten++;
-            // A key that never found room on the board is not there either, and was not removed.
+            // A key that never had room on the board is not on it, but was not removed.
             boolean wasThere = get(row, IS_THERE) != 0 || !mayRefuse(snapshot.view);
             if (!wasThere || get(row, IS_REMOVED) != 0 || removal <= get(row, LAST) || snapshot.has(get(row, FIRST), get(row, SECOND))) {
                 continue;
@@ -219,8 +227,8 @@ final class Ledger {
     }
 
     /**
-     * Takes over what the reader was given, for the board of the segment in which the channel goes on. The rows are made anew, because each
-     * segment has a seed of its own, and its board may have another size.
+     * Takes over the counts for the board of the segment in which the channel continues. All rows are made again, because each segment has
+     * its own seed, and its board can have another size.
      */
     void takeOver(Ledger old, BoardLayout was, BoardView now) {
         most = Math.max(most, old.count);
@@ -233,7 +241,7 @@ final class Ledger {
             if (index.find(first, second) >= 0) {
                 continue;
             }
-            // A smaller board may have had no room for the key. A board that lacks earlier messages may lack the key.
+            // A smaller board might have had no room for the key. A board that lacks earlier messages might lack the key.
             boolean isThere = old.get(row, IS_THERE) != 0 && now.layout.keys >= was.keys && old.get(row, LAST) >= since;
             boolean isRemoved = old.get(row, IS_REMOVED) != 0;
             add(first, second, old.get(row, BORN), old.get(row, GIVEN), old.get(row, LAST), isRemoved, isThere, old.keys, at);
@@ -242,12 +250,12 @@ final class Ledger {
         }
     }
 
-    /** Notes that the channel went on in a segment whose board the reader has not joined. */
+    /** Notes that the channel continues in a segment whose board the reader has not joined yet. */
     void move() {
         hasMoved = true;
     }
 
-    /** Takes over the counts that a reader knows behind a join. */
+    /** Takes over the counts of the board after a join. */
     void takeFrom(Snapshot snapshot) {
         forget();
         hasMoved = false;

@@ -3,19 +3,19 @@ package shmcast;
 import java.lang.invoke.VarHandle;
 
 /**
- * Finds places in a ring by SPEC.md 3.4: every place is inspected before use, and every loop is bounded. A search leaves its result in
- * {@link #position} and {@link #sequence}, so that none of them allocates.
+ * Finds places in a ring by SPEC.md 3.4. Every place is checked before use, and every loop has a limit. A search stores its result in
+ * {@link #position} and {@link #sequence}, so it allocates nothing.
  */
 final class Locator {
-    /** How a search ended. */
+    /** The result of a search. */
     enum Outcome {
         FOUND,
-        /** The publisher was faster. The search begins again. */
+        /** The publisher overwrote the place. The search must begin again. */
         OVERRUN,
         CORRUPT,
-        /** {@link #sequence} is the oldest one. */
+        /** {@link #sequence} is the oldest sequence in the ring. */
         TOO_OLD,
-        /** {@link #sequence} is the next one. */
+        /** {@link #sequence} is the sequence of the next message. */
         NOT_YET
     }
 
@@ -42,7 +42,7 @@ final class Locator {
         return Outcome.FOUND;
     }
 
-    /** Looks at the record at a place. */
+    /** Reads the record at a place. */
     private Outcome inspect(long at, long due) {
         long offset = at & (segment.capacity - 1);
         long w = segment.data(offset);
@@ -94,7 +94,7 @@ final class Locator {
         return Outcome.OVERRUN;
     }
 
-    /** Accepts a place whose record has its sequence, covers it, or ends right before it. */
+    /** Accepts a place if its record has the sequence, covers it, or ends just before it. */
     private Outcome verify(long at, long due) {
         Outcome outcome = inspect(at, due);
         if (outcome != Outcome.FOUND) {
@@ -111,7 +111,7 @@ final class Locator {
         return outcome == Outcome.FOUND ? verify(position, sequence) : outcome;
     }
 
-    /** Finds a place behind all that was published before the call. */
+    /** Finds a place after all messages that were published before the call. */
     Outcome tail() {
         for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
             Outcome outcome = hint();
@@ -126,7 +126,7 @@ final class Locator {
                 return outcome;
             }
         }
-        // A place that is known to be overwritten: a reader there finds itself lapped at once.
+        // This place is already overwritten, so a reader there immediately gets a lap.
         long frontier = segment.word(Segment.FRONTIER);
         VarHandle.acquireFence();
         long count = segment.word(Segment.COUNT);
@@ -139,7 +139,7 @@ final class Locator {
         return found(frontier - segment.capacity - Header.GRANULE & -Header.GRANULE, count + 1);
     }
 
-    /** Finds the oldest place that will not be overwritten at once. */
+    /** Finds the oldest place that the publisher will not overwrite immediately. */
     Outcome oldest() {
         for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
             Outcome outcome = oldestNow(attempt);
@@ -182,7 +182,7 @@ final class Locator {
         return verify(best, high);
     }
 
-    /** Goes on from the place to the record that carries or covers {@code sought}, or to the tail, where {@link #isThere} is false. */
+    /** Goes from the place to the record that has or covers {@code sought}. At the tail, it stops, and {@link #isThere} is false. */
     private Outcome walk(long sought, long steps) {
         for (long step = 0; step <= steps; step++) {
             Outcome outcome = inspect(position, sequence);

@@ -8,16 +8,16 @@ import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
 import java.nio.channels.FileChannel.MapMode;
 
-/** A read-only map. This class exists twice: here over {@link ByteBuffer}, and for Java 22 over memory segments. */
+/** Memory that is mapped read-only. This class exists twice: here with {@link ByteBuffer}, and for Java 22 with memory segments. */
 final class Memory {
     private static final VarHandle WORD = MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
-    /** A map of Java 17 ends at 2 GiB, so larger ones lie in several pieces. */
+    /** In Java 17, a map can have at most 2 GiB. So a larger map has several pieces. */
     private static final int PIECE_BITS = 30;
 
     private static final long PIECE = 1L << PIECE_BITS;
 
     private static final VarHandle ARRAY = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
-    /** Up to here words cost less than the call for any number of bytes. */
+    /** Up to this number of bytes, copying word by word is faster than the general call. */
     private static final int SMALL = 256;
 
     private final ByteBuffer[] pieces;
@@ -35,12 +35,12 @@ final class Memory {
         return new Memory(pieces);
     }
 
-    /** The word at an offset, which must be a multiple of 8 and inside of the map. */
+    /** Returns the word at an offset, which must be a multiple of 8 inside of the map. */
     long word(long offset) {
         return (long) WORD.getOpaque(pieces[(int) (offset >>> PIECE_BITS)], (int) (offset & (PIECE - 1)));
     }
 
-    /** As {@code Segment.copy}. */
+    /** Does the same as {@code Segment.copy}. */
     void copy(long offset, byte[] to, int length) {
         int piece = (int) (offset >>> PIECE_BITS);
         int at = (int) (offset & (PIECE - 1));
@@ -58,7 +58,7 @@ final class Memory {
         }
     }
 
-    /** Copies bytes from any offset, to a place in an array. */
+    /** Copies bytes from any offset to a place in an array. */
     void copyTo(long offset, byte[] to, int place, int length) {
         int done = 0;
         while (done < length) {
@@ -70,6 +70,6 @@ final class Memory {
         }
     }
 
-    /** The map goes with the next collection of garbage, as Java 17's maps do. */
+    /** Does nothing: in Java 17, the next garbage collection removes the map. */
     void close() {}
 }

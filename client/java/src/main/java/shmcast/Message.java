@@ -7,16 +7,19 @@ import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 
-/** A message that was copied out of the ring or the board, and verified. One object serves all messages of the ring, and one those of the board. */
+/**
+ * A message that was copied from the ring or the board, and checked. All messages of the ring use the same object, and those of the board
+ * use another one.
+ */
 public final class Message {
     private static final VarHandle LONG = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
     private static final VarHandle INT = MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.LITTLE_ENDIAN);
 
-    /** Room for the largest payload. */
+    /** Memory for the largest payload. */
     final byte[] own;
 
     private final ByteBuffer view;
-    /** Where the payload is: in {@code own}, or among others that were copied together. */
+    /** The array with the payload: {@code own}, or an array with several payloads that were copied together. */
     byte[] bytes;
 
     int start;
@@ -24,7 +27,7 @@ public final class Message {
     long sequence;
     long meta;
     boolean key;
-    /** Stays -1 for the messages of a ring. */
+    /** -1 for each message of a ring. */
     long conflated = -1;
 
     Message(int room) {
@@ -37,7 +40,9 @@ public final class Message {
         view = ByteBuffer.wrap(own).asReadOnlyBuffer().order(ByteOrder.LITTLE_ENDIAN);
     }
 
-    /** A copy of a message that is lent, with bytes of its own: so many at least, as the message may claim to be shorter than its key. */
+    /**
+     * Copies a message with its bytes. The copy has at least {@code least} bytes, because a damaged message can be shorter than its key.
+     */
     Message copy(int least) {
         Message copy = new Message(Arrays.copyOfRange(bytes, start, start + Math.max(length, least)));
         copy.length = length;
@@ -47,34 +52,34 @@ public final class Message {
         return copy;
     }
 
-    /** {@return how many bytes the payload has} */
+    /** {@return the size of the payload in bytes} */
     public int length() {
         return length;
     }
 
-    /** {@return its number in the channel, from 1} */
+    /** {@return the number of the message in the channel, from 1} */
     public long sequence() {
         return sequence;
     }
 
-    /** {@return the publisher's mark, 0 to 65535} */
+    /** {@return the tag that the publisher set, 0 to 65535} */
     public int tag() {
         return (int) (meta >>> 48);
     }
 
-    /** {@return whether a reader may start afresh from it} */
+    /** {@return whether a reader can start with this message, without earlier ones} */
     public boolean key() {
         return key;
     }
 
-    /** {@return when it was published: the low 48 bits of the channel's clock; 0 if the publisher gave no time} */
+    /** {@return the publish time: the low 48 bits of the channel's clock; 0 if the publisher gave no time} */
     public long time() {
         return meta & 0xffff_ffff_ffffL;
     }
 
     /**
-     * {@return of a message that came from the board, how many older ones of its key this reader did not get, and was not told of before; -1
-     * for a message of the stream}
+     * {@return for a message of the board, the number of older messages of its key that this reader did not get and that were not reported
+     * before; -1 for a message of the stream}
      */
     public long conflated() {
         return conflated;
@@ -83,8 +88,8 @@ public final class Message {
     /**
      * Reads eight bytes, little-endian.
      *
-     * @param at the first of them
-     * @return their value
+     * @param at the index of the first byte
+     * @return the value
      */
     public long getLong(int at) {
         check(at, 8);
@@ -94,8 +99,8 @@ public final class Message {
     /**
      * Reads four bytes, little-endian.
      *
-     * @param at the first of them
-     * @return their value
+     * @param at the index of the first byte
+     * @return the value
      */
     public int getInt(int at) {
         check(at, 4);
@@ -105,8 +110,8 @@ public final class Message {
     /**
      * Reads a byte.
      *
-     * @param at which
-     * @return its value
+     * @param at the index of the byte
+     * @return the value
      */
     public byte get(int at) {
         check(at, 1);
@@ -116,14 +121,14 @@ public final class Message {
     /**
      * Copies the payload.
      *
-     * @param to the array to copy into
-     * @param at where in it; {@link #length()} bytes must fit
+     * @param to the array
+     * @param at the index in the array at which the copy begins. The array must have {@link #length()} bytes from there on
      */
     public void copyTo(byte[] to, int at) {
         System.arraycopy(bytes, start, to, at, length);
     }
 
-    /** {@return the payload, read-only and little-endian; the same object each time, valid until the next message} */
+    /** {@return the payload, read-only and little-endian. The object is the same each time, and valid until the next message} */
     public ByteBuffer buffer() {
         if (bytes != own) {
             System.arraycopy(bytes, start, own, 0, length);
@@ -133,7 +138,7 @@ public final class Message {
         return view.clear().limit(length);
     }
 
-    /** {@return the payload as UTF-8; this allocates} */
+    /** {@return the payload as UTF-8. The call allocates} */
     public String text() {
         return new String(bytes, start, length, StandardCharsets.UTF_8);
     }

@@ -8,11 +8,11 @@ import java.nio.file.Path;
 import java.nio.file.attribute.BasicFileAttributes;
 
 /**
- * The name of a segment that is a file. It leads elsewhere, or nowhere, if somebody removed or moved the channel, or mounted another file
- * system over it. Then new readers do not find the segment, and the next publisher makes another channel.
+ * The name of a segment in a file. If somebody removes or moves the channel, or mounts another file system over it, the name no longer
+ * leads to the segment. New readers then do not find the segment, and the next publisher makes another channel.
  */
 final class Name {
-    /** The pause between two looks, in nanoseconds. A look costs a system call. */
+    /** The time between two checks of the name, in nanoseconds. A check is a system call. */
     private static final long PAUSE = 1_000_000_000L;
 
     private final Path path;
@@ -20,18 +20,21 @@ final class Name {
     private long lookedAt = System.nanoTime();
     private boolean isLost;
 
-    /** The name of the segment at a path, which is about to be opened. */
+    /** Makes the name of the segment at a path. The file is opened later. */
     Name(Path path) throws IOException {
         this.path = path.toAbsolutePath();
         segment = keyOf(this.path);
     }
 
-    /** Device and inode of a file. */
+    /** Returns the device and the inode of a file. */
     private static Object keyOf(Path path) throws IOException {
         return Files.readAttributes(path, BasicFileAttributes.class, LinkOption.NOFOLLOW_LINKS).fileKey();
     }
 
-    /** Whether the name leads to the segment no more. If it is time, it looks, at most once in a pause. */
+    /**
+     * Whether the name no longer leads to the segment. If {@code isTime}, the name is checked again, but not more often than {@link #PAUSE}
+     * allows.
+     */
     boolean isLost(boolean isTime) {
         long now;
         if (isTime && (now = System.nanoTime()) - lookedAt >= PAUSE) {
@@ -47,7 +50,7 @@ final class Name {
         } catch (NoSuchFileException e) {
             return true;
         } catch (IOException e) {
-            return false; // that cannot be known
+            return false; // it is not known whether the name leads elsewhere
         }
     }
 }

@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.nio.file.Path;
 import shmcast.ShmcastException.Code;
 
-/** The parts that call the C library. This class exists twice: here for Java 17, which cannot call it, and for Java 22. */
+/** The parts that call the C library. This class exists twice: here for Java 17, which cannot call the C library, and for Java 22. */
 final class Native {
     private Native() {}
 
@@ -24,7 +24,7 @@ final class Native {
         throw new ShmcastException(Code.UNSUPPORTED, "channel '" + builder.channel + "': publishing takes Java 22 or newer");
     }
 
-    /** A page in this channel's directory, or null: a reader without a page works. */
+    /** Makes a reader page in this channel's directory. Returns null if this is not possible. A reader can work without a page. */
     static Page show(Path directory) {
         return null;
     }

@@ -5,11 +5,11 @@ import java.nio.file.Path;
 import shmcast.ShmcastException.Code;
 import shmcast.Subscriber.Builder;
 
-/** Attaches subscribers: to channels that are files, and to those of a daemon. */
+/** Attaches subscribers to channels in files, and to channels of a daemon. */
 final class Opening {
     private Opening() {}
 
-    /** Attaches once. */
+    /** Tries once to attach. */
     static Subscriber open(Builder builder) throws IOException {
         if (builder.gate != null) {
             HeldGate.check(builder.gate);
@@ -72,7 +72,7 @@ final class Opening {
         }
     }
 
-    /** Gives back what a subscriber has that could not be opened. */
+    /** Closes everything that a subscriber has, if the subscriber could not be opened. */
     private static void release(Subscriber subscriber, Hosted hosted, Segment first) {
         if (subscriber != null) {
             subscriber.close();

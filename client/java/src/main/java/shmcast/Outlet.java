@@ -2,7 +2,7 @@ package shmcast;
 
 import java.util.List;
 
-/** A publisher's part that calls the C library. Java 22 and newer have one. The calls are those of {@link Publisher}. */
+/** The part of a publisher that calls the C library. It needs Java 22 or newer. Its calls do the same as those of {@link Publisher}. */
 abstract class Outlet {
     abstract long publish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException;
 

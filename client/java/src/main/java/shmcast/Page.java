@@ -1,6 +1,6 @@
 package shmcast;
 
-/** Shows place and counts of a reader to tools (SPEC.md 4). Its reader alone writes it. */
+/** Shows the place and the counts of a reader to tools (SPEC.md 4). Only the reader writes it. */
 abstract class Page {
     static final int BYTES = 4096;
     static final long MAGIC = 0x3144_4145_524d_4853L;
@@ -39,7 +39,7 @@ abstract class Page {
         set(word, counts[word]);
     }
 
-    /** Counts a latency in its bucket. */
+    /** Adds a latency to its bucket. */
     void record(long ns) {
         int bucket;
         if (ns < 32) {
@@ -51,7 +51,7 @@ abstract class Page {
         add(HISTOGRAM + bucket, 1);
     }
 
-    /** Says that the reader waits for a record at a position. Each sleep has another number in the low bits. */
+    /** Stores that the reader waits for a record at a position. The low bits have another number for each sleep. */
     void sleeps(long position) {
         slept++;
         set(ASLEEP, position & -Header.GRANULE | (2 * slept + 1) % 64);

@@ -6,7 +6,10 @@ import java.util.ArrayList;
 import java.util.List;
 import shmcast.ShmcastException.Code;
 
-/** Publishes to one channel, with Java 22 or newer and the C library, libshmcast.so.0. One thread at a time uses a publisher. */
+/**
+ * Publishes messages to one channel. It needs Java 22 or newer, and the C library libshmcast.so.0. Only one thread at a time can use a
+ * publisher.
+ */
 public final class Publisher implements AutoCloseable {
     private final Outlet outlet;
 
@@ -17,14 +20,14 @@ public final class Publisher implements AutoCloseable {
     /**
      * Begins to open a channel for publishing.
      *
-     * @param channel its name
-     * @return what sets the options, and opens
+     * @param channel the channel's name
+     * @return a builder, which sets the options and opens the channel
      */
     public static Builder of(String channel) {
         return new Builder(channel);
     }
 
-    /** Says how a publisher opens its channel. */
+    /** The options with which a publisher opens its channel. */
     public static final class Builder {
         final String channel;
         Path directory;
@@ -42,9 +45,9 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * Makes the channel in this directory, in the place of $SHMCAST_DIR or the usual one.
+         * Makes the channel in this directory, instead of $SHMCAST_DIR or the default directory.
          *
-         * @param directory where
+         * @param directory the directory
          * @return this
          */
         public Builder dir(Path directory) {
@@ -55,7 +58,7 @@ public final class Publisher implements AutoCloseable {
         /**
          * Publishes to a channel of the daemon at this socket.
          *
-         * @param socket its path; null: $SHMCAST_SOCKET, or the usual one
+         * @param socket the socket's path; null for $SHMCAST_SOCKET or the default path
          * @return this
          */
         public Builder daemon(Path socket) {
@@ -65,7 +68,7 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * The size of the ring; 64 MiB by default, or what the channel has.
+         * Sets the size of the ring. The default is 64 MiB, or the size of the existing channel.
          *
          * @param bytes a power of two
          * @return this
@@ -76,9 +79,9 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * The largest payload; an eighth of the ring by default, and 16 MiB at most.
+         * Sets the size of the largest payload: at most an eighth of the ring, and at most 16 MiB. The default is this limit.
          *
-         * @param bytes how many
+         * @param bytes the size in bytes
          * @return this
          */
         public Builder maxMessage(long bytes) {
@@ -87,9 +90,9 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * The permissions of a new channel; 0700 by default.
+         * Sets the permissions of a new channel; 0700 by default.
          *
-         * @param mode as of its directory
+         * @param mode the mode of the channel's directory
          * @return this
          */
         public Builder mode(int mode) {
@@ -98,7 +101,7 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * Gives up the memory that is there. Sequences begin at 1 again.
+         * Replaces the existing memory of the channel. Sequences begin at 1 again.
          *
          * @return this
          */
@@ -108,7 +111,7 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * Has a new channel stamp its messages by CLOCK_MONOTONIC, for readers in Java, which can tell their age then.
+         * Makes a new channel use CLOCK_MONOTONIC for publish times. Readers in Java then know the age of messages.
          *
          * @return this
          */
@@ -118,9 +121,9 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * Gives a new channel a board: the last message of each key. One that is there has its own.
+         * Gives a new channel a board: the last message of each key. An existing channel keeps its own board.
          *
-         * @param spec what it holds
+         * @param spec the properties of the board
          * @return this
          */
         public Builder board(BoardSpec spec) {
@@ -129,10 +132,10 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * Adds a gate to a channel that is a file: a reader that this publisher waits for. The gates of a daemon's channel are in its
+         * Adds a gate to a channel in files: a reader for which this publisher waits. The gates of a daemon's channel are in the daemon's
          * configuration.
          *
-         * @param gate its name and limits
+         * @param gate the gate's name and limits
          * @return this
          */
         public Builder gate(Gate gate) {
@@ -141,7 +144,7 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * Makes the channel, or takes over the one that is there, with the sequences going on.
+         * Makes the channel, or takes over the existing channel and continues its sequences.
          *
          * @return the publisher
          * @throws IOException a {@link ShmcastException}; {@link Code#UNSUPPORTED} before Java 22
@@ -152,10 +155,10 @@ public final class Publisher implements AutoCloseable {
     }
 
     /**
-     * Publishes a message. It waits for nothing but gates.
+     * Publishes a message. Waits only for gates.
      *
-     * @param payload its bytes
-     * @return its sequence
+     * @param payload the bytes of the message
+     * @return the sequence of the message
      * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}, or a {@link FullException}
      */
     public long publish(byte[] payload) throws ShmcastException {
@@ -163,14 +166,14 @@ public final class Publisher implements AutoCloseable {
     }
 
     /**
-     * Publishes a message with marks. It waits for nothing but gates, and allocates nothing.
+     * Publishes a message with a tag and a key flag. Waits only for gates, and allocates nothing.
      *
-     * @param bytes an array with its bytes
-     * @param from where they begin
-     * @param length how many
-     * @param tag a mark of your own, 0 to 65535
-     * @param key whether a reader may start afresh from it
-     * @return its sequence
+     * @param bytes an array with the bytes of the message
+     * @param from the index of the first byte
+     * @param length the number of bytes
+     * @param tag a number for the application's own use, 0 to 65535
+     * @param key whether a reader can start with this message, without earlier ones
+     * @return the sequence of the message
      * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}, or a {@link FullException}
      */
     public long publish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
@@ -178,10 +181,10 @@ public final class Publisher implements AutoCloseable {
     }
 
     /**
-     * Publishes a message, and never waits for a gate.
+     * Publishes a message. Never waits for a gate.
      *
-     * @param payload its bytes
-     * @return its sequence, or 0 if the reader of a gate is too far behind: nothing was published then
+     * @param payload the bytes of the message
+     * @return the sequence of the message; 0 if nothing was published, because the reader of a gate is too far behind
      * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
      */
     public long tryPublish(byte[] payload) throws ShmcastException {
@@ -189,14 +192,14 @@ public final class Publisher implements AutoCloseable {
     }
 
     /**
-     * Publishes a message with marks, and never waits for a gate.
+     * Publishes a message with a tag and a key flag. Never waits for a gate.
      *
-     * @param bytes an array with its bytes
-     * @param from where they begin
-     * @param length how many
-     * @param tag a mark of your own, 0 to 65535
-     * @param key whether a reader may start afresh from it
-     * @return its sequence, or 0 if the reader of a gate is too far behind: nothing was published then
+     * @param bytes an array with the bytes of the message
+     * @param from the index of the first byte
+     * @param length the number of bytes
+     * @param tag a number for the application's own use, 0 to 65535
+     * @param key whether a reader can start with this message, without earlier ones
+     * @return the sequence of the message; 0 if nothing was published, because the reader of a gate is too far behind
      * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
      */
     public long tryPublish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
@@ -204,10 +207,10 @@ public final class Publisher implements AutoCloseable {
     }
 
     /**
-     * The channel's gates, with what this publisher has counted. It allocates, and calls the system once a gate.
+     * Returns the channel's gates, each with the counts of this publisher. Allocates memory, and makes a system call for each gate.
      *
-     * @return the gates, none if the publisher waits for nobody
-     * @throws ShmcastException what the system said
+     * @return the gates; an empty list if the channel has no gates
+     * @throws ShmcastException the system's error
      */
     public List<GateStatus> gates() throws ShmcastException {
         return outlet.gates();
@@ -218,12 +221,12 @@ public final class Publisher implements AutoCloseable {
         return outlet.nextSequence();
     }
 
-    /** {@return this publisher's incarnation: 1 for the first of a channel} */
+    /** {@return the epoch of this publisher: 1 for the first publisher of a channel} */
     public long epoch() {
         return outlet.epoch();
     }
 
-    /** {@return how many bytes a message may have} */
+    /** {@return the size of the largest message in bytes} */
     public long maxMessage() {
         return outlet.maxMessage();
     }
@@ -233,7 +236,7 @@ public final class Publisher implements AutoCloseable {
         return outlet.isCutOff();
     }
 
-    /** Closes the channel: readers get what was published, and then the end. */
+    /** Closes the channel. Readers get all published messages, and then the end. */
     @Override
     public void close() {
         outlet.close();

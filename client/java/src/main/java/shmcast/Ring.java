@@ -4,7 +4,7 @@ import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 import java.nio.ByteOrder;
 
-/** Reads records by SPEC.md 3.1 to 3.3. The words that it loads from the segment are claims. */
+/** Reads records by SPEC.md 3.1 to 3.3. Another program can write any word of the segment, so each word is checked before use. */
 final class Ring {
     /** The result of a poll. */
     enum Found {
@@ -20,13 +20,13 @@ final class Ring {
     }
 
     private static final VarHandle LONG = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
-    /** Bytes of records that are copied together. */
+    /** The greatest number of bytes in a run: records that are copied together. */
     private static final int RUN = 4096;
-    /** So many messages a run has at most. */
+    /** The greatest number of messages in a run. */
     private static final int RUN_MESSAGES = RUN / Header.GRANULE;
-    /** The position of no run. */
+    /** The position while there is no run. */
     private static final long NO_RUN = -RUN;
-    /** So many messages that were there at once say that this reader is behind. */
+    /** If this many messages were available one after another, the reader is behind. */
     private static final int FAR = 8;
 
     static final long EPOCH = 1;
@@ -39,20 +39,20 @@ final class Ring {
     private final long mask;
     long position;
     long sequence;
-    /** The words of the control record that was found. */
+    /** The first words of the control record that was found. */
     long a;
 
     long b;
     private int empties;
-    /** Copies of records that were verified together, and the position of the first. They serve later polls too. */
+    /** A run: copies of records that were checked together, and the position of the first record. Later polls also use the run. */
     private final byte[] run = new byte[RUN];
 
     private long runFrom = NO_RUN;
-    /** Whether records are copied together where the reader is behind. */
+    /** Whether records are copied in runs if the reader is behind. */
     private final boolean copiesRuns;
-    /** Messages since a poll found nothing, or since no run could be copied. */
+    /** The number of messages since a poll found nothing, or since no run could be copied. */
     private int inARow;
-    /** The last count of messages that was seen. */
+    /** The last count of messages that was read from the segment. */
     private long counted;
     private boolean isEnded;
     private boolean isAgain;
@@ -68,38 +68,38 @@ final class Ring {
         return from >= 0 && from <= to && to < Segment.MAX_SEQUENCE;
     }
 
-    /** Whether the end was told and nothing came behind it. */
+    /** Whether the end was reported, and nothing has come after it. */
     boolean isEnded() {
         return isEnded;
     }
 
-    /** Messages that are published and not yet received. It may be up to 64 too low. */
+    /** Returns the number of messages that are published and not yet received. It can be up to 64 too low. */
     long lag() {
         long count = Math.min(segment.word(Segment.COUNT), Segment.MAX_SEQUENCE);
         return Math.max(count + 1 - sequence, 0);
     }
 
-    /** Whether more than half of the ring is to be read. */
+    /** Whether the reader is more than half of the ring behind. */
     boolean isFarBehind() {
         return segment.word(Segment.FRONTIER) - position > segment.capacity / 2;
     }
 
-    /** Bytes up to the frontier, which is up to a chunk and some granules beyond the newest message. */
+    /** Returns the number of bytes up to the frontier. The frontier is at most a chunk and some granules beyond the newest message. */
     long bytesBehind() {
         return segment.word(Segment.FRONTIER) - position;
     }
 
-    /** Has the next poll that finds nothing look at the state as well. */
+    /** Makes the next poll that finds nothing also check the state. */
     void lookNext() {
         empties = 63;
     }
 
-    /** Whether the last empty poll looked at the state. */
+    /** Whether the last empty poll checked the state. */
     boolean hasLooked() {
         return empties % 64 == 0;
     }
 
-    /** Goes on at another place. */
+    /** Continues at another place. */
     void jump(long position, long sequence) {
         this.position = position;
         this.sequence = sequence;
@@ -107,12 +107,12 @@ final class Ring {
         isEnded = false;
     }
 
-    /** Looks for the next record. */
+    /** Searches for the next record. */
     Found poll() {
         if (nextOfRun() || inARow >= FAR && takeRun() && nextOfRun()) {
             return Found.MESSAGE;
         }
-        runFrom = NO_RUN; // what was copied behind a record that is no message counts for nothing
+        runFrom = NO_RUN; // copies after a record that is not a message do not count
         isAgain = false;
         Found found = pollOnce();
         return isAgain ? pollOnce() : found;
@@ -149,11 +149,11 @@ final class Ring {
         return Found.MESSAGE;
     }
 
-    /** Hands out the message whose payload is there, and goes on behind it. */
+    /** Lends out a message whose payload is available, and continues after it. */
     private void lend(byte[] bytes, int start, long w, long meta) {
         Message message = this.message;
         if (message.bytes != bytes) {
-            message.bytes = bytes; // a store of a reference costs more than a look
+            message.bytes = bytes; // storing a reference costs more than reading it
         }
         message.start = start;
         message.length = (int) Segment.length(w);
@@ -164,7 +164,7 @@ final class Ring {
         sequence++;
     }
 
-    /** Copies records together, if so many messages are there and the last one was small (SPEC.md 3.1, several at once). */
+    /** Copies a run of records, if enough messages are available and the last message was small (SPEC.md 3.1, several at once). */
     private boolean takeRun() {
         inARow = 0;
         long offset = position & mask;
@@ -186,11 +186,11 @@ final class Ring {
             return false;
         }
         runFrom = position;
-        inARow = FAR; // the next run follows this one at once
+        inARow = FAR; // the next run can follow this run immediately
         return true;
     }
 
-    /** Takes the next message of the run, if it is whole there. */
+    /** Takes the next message of the run, if the run has the whole message. */
     private boolean nextOfRun() {
         long at = position - runFrom;
         if (at < 0 || at >= RUN) {
@@ -205,7 +205,10 @@ final class Ring {
         return true;
     }
 
-    /** Why a record cannot be taken whose place lies so many bytes behind the frontier. */
+    /**
+     * Returns why the record at this place cannot be read: it was overwritten, or the memory is damaged. {@code ahead} is the number of
+     * bytes from the place to the frontier.
+     */
     private Found outside(long ahead) {
         return ahead > segment.capacity && ahead <= Segment.MAX_POSITION ? Found.LAPPED : Found.CORRUPT;
     }
@@ -251,7 +254,7 @@ final class Ring {
         return found;
     }
 
-    /** Finds what an empty poll does not see: a lap, the end, another segment. */
+    /** Finds what an empty poll does not see: a lap, the end, or another segment. */
     private Found look() {
         int state = segment.state();
         VarHandle.acquireFence(); // SYNC close
@@ -274,7 +277,7 @@ final class Ring {
         return Found.NOTHING;
     }
 
-    /** Whether there is something to receive that was committed before the state that the caller has read was set. */
+    /** Whether there is a record that was committed before the state changed to the value that the caller has read. */
     boolean hasMore() {
         VarHandle.acquireFence();
         return segment.data(position & mask) != 0 || segment.word(Segment.FRONTIER) - position > segment.capacity;

@@ -12,7 +12,7 @@ import java.util.List;
 import java.util.Set;
 import shmcast.ShmcastException.Code;
 
-/** A mapped segment whose header was checked. Another process may write it at any time, so each word is a claim. */
+/** A mapped segment whose header was checked. Another process can write it at any time, so each word is checked before use. */
 final class Segment {
     static final int FRONTIER = 16;
     static final int STATE = 32;
@@ -33,7 +33,7 @@ final class Segment {
     private final Memory page;
     private final Memory index;
     private final Memory data;
-    /** The board, if the segment has one and the caller asked for it; else null. */
+    /** The board, if the segment has a board and the caller requested it; otherwise null. */
     final BoardView board;
 
     private Segment(Header header, Memory page, Memory index, Memory data, BoardView board) {
@@ -46,18 +46,18 @@ final class Segment {
         maxMessage = header.maxMessage();
     }
 
-    /** Where a segment's bytes come from. */
+    /** The source of a segment's bytes. */
     interface Source {
         Memory map(long from, long bytes) throws IOException;
     }
 
-    /** Maps a file read-only and checks it by SPEC.md 1.1. */
+    /** Maps a file read-only, and checks it by SPEC.md 1.1. */
     static Segment open(Path path, boolean withBoard) throws IOException {
         try (FileChannel file = FileChannel.open(path, Set.of(StandardOpenOption.READ, LinkOption.NOFOLLOW_LINKS))) {
             long size = file.size();
             ByteBuffer page = ByteBuffer.allocate(Header.BYTES);
             while (page.hasRemaining() && file.read(page, page.position()) > 0) {
-                // A file that is too short is refused below.
+                // A file that is too short is refused later.
             }
             Header header = Header.parse(page.array(), Math.min(size, page.hasRemaining() ? page.position() : size));
             return of(header, page.array(), withBoard ? size : 0, (from, bytes) -> Memory.map(file, from, bytes));
@@ -65,8 +65,8 @@ final class Segment {
     }
 
     /**
-     * Maps what a header says. {@code first} is the checked copy of the file's first page. {@code size} is that of the file, or 0 for a
-     * caller that wants no board.
+     * Maps a segment with this header. {@code first} is the checked copy of the file's first page. {@code size} is the size of the file, or
+     * 0 if the caller wants no board.
      */
     static Segment of(Header header, byte[] first, long size, Source source) throws IOException {
         List<Memory> maps = new ArrayList<>();
@@ -82,11 +82,11 @@ final class Segment {
         }
     }
 
-    /** Maps the board that a header claims, or gives null. */
+    /** Maps the board that the header names. Returns null if there is none. */
     private static BoardView board(Header header, byte[] first, long size, Source source) throws IOException {
         ByteBuffer words = ByteBuffer.wrap(first).order(ByteOrder.LITTLE_ENDIAN);
         long at = words.getLong(8 * BOARD);
-        if (at == 0 || words.getShort(8) == 0) { // before minor version 1 the word is reserved
+        if (at == 0 || words.getShort(8) == 0) { // before minor version 1, this word is reserved
             return null;
         }
         if (at != header.dataOffset() + header.capacity()) {
@@ -119,22 +119,22 @@ final class Segment {
         return page.word(8L * number);
     }
 
-    /** The word at a ring offset, which must be a multiple of 8 and below the capacity. */
+    /** Returns the word at an offset in the ring, which must be a multiple of 8 and below the capacity. */
     long data(long offset) {
         return data.word(offset);
     }
 
-    /** The position in the index for a sequence. */
+    /** Returns the position in the index entry of a sequence. */
     long indexed(long sequence) {
         return index.word(8 * (sequence & (header.indexEntries() - 1))) & -Header.GRANULE;
     }
 
-    /** Copies bytes of the ring from a multiple of 8 on, and what is left of their last word. None of it crosses the end of the ring. */
+    /** Copies bytes of the ring from a multiple of 8 on, and the rest of their last word. The bytes must not cross the end of the ring. */
     void copy(long offset, byte[] to, int length) {
         data.copy(offset, to, length);
     }
 
-    /** The state, 0 if the word holds none. */
+    /** Returns the state; 0 if the word has no valid state. */
     int state() {
         return stateOf(word(STATE));
     }
@@ -144,7 +144,7 @@ final class Segment {
         return state <= SUPERSEDED ? state : 0;
     }
 
-    /** The epoch in force, 0 if the word holds none. */
+    /** Returns the present epoch; 0 if the word has no valid epoch. */
     long epoch() {
         long word = word(STATE);
         return stateOf(word) == 0 ? 0 : word >>> 8;
@@ -168,7 +168,7 @@ final class Segment {
     static final long KEY_FLAG = 1 << 27;
     static final long CONTROL = 1 << 28;
 
-    /** Whether a commit word may stand where a sequence is due and {@code rest} bytes are left in the ring. */
+    /** Whether a commit word is possible for this sequence, at a place with {@code rest} bytes before the end of the ring. */
     boolean isPlausible(long commit, long sequence, long rest) {
         long n = bytes(commit);
         if ((commit & VALID) == 0 || commit >>> 32 != (sequence & 0xffff_ffffL)) {

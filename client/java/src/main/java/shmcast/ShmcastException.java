@@ -2,7 +2,7 @@ package shmcast;
 
 import java.io.IOException;
 
-/** An error that is no loss of messages. Its {@link #code()} says which, and its message what to do next. */
+/** An error other than a loss of messages. Its {@link #code()} is the kind of the error, and its message says what to do next. */
 public sealed class ShmcastException extends IOException permits FullException {
     private static final long serialVersionUID = 1;
 
@@ -10,55 +10,55 @@ public sealed class ShmcastException extends IOException permits FullException {
     public enum Code {
         /** No channel can have this name. */
         NAME,
-        /** No such channel. */
+        /** The channel does not exist. */
         NO_CHANNEL,
         /** The directory of channels belongs to another user. */
         FOREIGN_DIRECTORY,
         /** The file is shorter than its header says. */
         TRUNCATED,
-        /** The file is no segment, or its publisher has not finished it. */
+        /** The file is not a segment, or its publisher has not finished making it. */
         FOREIGN,
-        /** The segment is of another major version. */
+        /** The segment has another major version. */
         VERSION,
         /** The header's checksum is wrong. */
         CHECKSUM,
         /** A field of the header is out of range. */
         FIELD,
-        /** The sizes in the header do not fit each other. */
+        /** The sizes in the header do not fit together. */
         GEOMETRY,
         /** Another program wrote to the channel's memory, or shortened its file. */
         CORRUPT,
-        /** The channel was removed or begun anew: open it again. */
+        /** The channel was removed or replaced. Open it again. */
         SUPERSEDED,
-        /** The sequence is overwritten. */
+        /** The message with this sequence was overwritten. */
         TOO_OLD,
-        /** The sequence is not published yet. */
+        /** The message with this sequence is not published yet. */
         NOT_YET,
-        /** No daemon answers at the socket, or its answer makes no sense. */
+        /** No daemon answers at the socket, or the answer is not valid. */
         NO_DAEMON,
-        /** The daemon does not let this user in. */
+        /** The daemon does not allow this user to use the channel. */
         DENIED,
-        /** This user has too much open, or asks too often. */
+        /** This user has opened too much, or sends requests too often. */
         LIMIT,
         /** The daemon refused for another reason. */
         REFUSED,
-        /** The channel has a publisher that lives, or the gate a reader. */
+        /** The channel already has a living publisher, or the gate already has a reader. */
         IN_USE,
-        /** The message exceeds the channel's largest; nothing was published. */
+        /** The message is larger than the channel's largest message. Nothing was published. */
         TOO_LARGE,
-        /** The daemon gave the channel to another publisher; nothing was published. */
+        /** The daemon gave the channel to another publisher. Nothing was published. */
         CUT_OFF,
-        /** The reader of a gate is too far behind; nothing was published. The exception is a {@link FullException}. */
+        /** The reader of a gate is too far behind. Nothing was published. The exception is a {@link FullException}. */
         FULL,
-        /** The channel has no board, or goes on without one. */
+        /** The channel has no board, or continues without a board. */
         NO_BOARD,
-        /** The board and the ring could not be joined: the publisher is too fast, keeps no board, or the board is damaged. */
+        /** The board and the ring could not be joined: the publisher is too fast or does not update the board, or the board is damaged. */
         BOARD,
         /** The channel has no such gate. */
         UNKNOWN_GATE,
-        /** No gate can be so, or its page is damaged. */
+        /** The gate's name or limits are not possible, or its page is damaged. */
         GATE,
-        /** This Java is too old for it, or the options do not go together. */
+        /** This version of Java is too old, or the options cannot be used together. */
         UNSUPPORTED,
         /** Another error of the C library, which the message explains. */
         OTHER
@@ -76,7 +76,7 @@ public sealed class ShmcastException extends IOException permits FullException {
         this.code = code;
     }
 
-    /** {@return what is wrong} */
+    /** {@return the kind of the error} */
     public Code code() {
         return code;
     }

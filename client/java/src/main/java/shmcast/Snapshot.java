@@ -3,14 +3,14 @@ package shmcast;
 import shmcast.Locator.Outcome;
 import shmcast.ShmcastException.Code;
 
-/** A reader's own copy of a board, merged with the ring (SPEC.md 8.3, join). All memory is allocated when it is made. */
+/** A reader's own copy of a board, merged with the ring (SPEC.md 8.3, join). All memory is allocated when the copy is made. */
 final class Snapshot {
     /** The result of a join. */
     enum Result {
         JOINED,
-        /** The ring is overwritten faster than the board can be read. */
+        /** The ring is overwritten faster than the reader can read the board. */
         TOO_FAST,
-        /** A publisher that keeps no board was at work. */
+        /** A publisher has published without updating the board. */
         LEFT,
         /** The board names messages that the ring does not have. */
         DAMAGED,
@@ -20,18 +20,18 @@ final class Snapshot {
 
     private static final int PASSES = 200;
     private static final int SLOT_TRIES = 64;
-    /** After so many passes the time counts as well. */
+    /** After this many passes, a time limit also applies. */
     private static final int PASSES_AT_ANY_COST = 20;
 
     private static final long LONGEST = 5_000_000_000L;
-    /** Rows for keys that the ring has and the board not yet, at least. */
+    /** The least number of rows for keys that are in the ring but not yet on the board. */
     private static final int MORE_KEYS = 1024;
 
     private static final int MOST_MORE_KEYS = 1 << 20;
-    /** The version of a copy that was merged with a message of the ring: no slot has it. */
+    /** The version of a copy that has a message of the ring. No slot has this version. */
     private static final long TO_COPY = -1;
 
-    /** The words of a row. */
+    /** The index of each word in a row. */
     private static final int VERSION = 0;
 
     private static final int SEQUENCE = 1;
@@ -51,7 +51,7 @@ final class Snapshot {
     private final int slots;
     private final int most;
     private final long[] rows;
-    /** The values, so many rows a page. */
+    /** The values. Each page has the values of several rows. */
     private final byte[][] pages;
 
     private final int pageBits;
@@ -60,11 +60,11 @@ final class Snapshot {
     private int high;
     private int more;
     private int listed;
-    /** The epoch in the last record of one that was merged; 0 without one. */
+    /** The epoch in the last record of a takeover that was merged; 0 if there was none. */
     long epoch;
-    /** How many keys the last list left out because their newest message is not whole. */
+    /** The number of keys that the last list left out because their newest message is incomplete. */
     int notWhole;
-    /** How many messages those of the last list are or replace. */
+    /** The number of messages that the last list has or replaces. */
     long bridged;
 
     Snapshot(BoardView view) throws ShmcastException {
@@ -106,7 +106,7 @@ final class Snapshot {
         java.util.Arrays.fill(rows, row * WORDS, row * WORDS + WORDS, 0);
     }
 
-    /** The array that has the row's value, and where in it. */
+    /** Returns the array that has the value of a row. The next method returns the value's place in this array. */
     byte[] page(int row) {
         return pages[row >>> pageBits];
     }
@@ -115,7 +115,7 @@ final class Snapshot {
         return (row & (1 << pageBits) - 1) * layout.stride;
     }
 
-    /** Most keys that there can be. */
+    /** Returns the greatest possible number of keys. */
     int most() {
         return most;
     }
@@ -125,8 +125,8 @@ final class Snapshot {
     }
 
     /**
-     * Copies the slots that changed since the last join, and merges the ring's messages up to the newest that there is. The ring then stands
-     * behind that one. Allocates nothing, and makes no system call.
+     * Copies the slots that changed since the last join. Then merges the messages of the ring up to the newest one, and moves the ring to
+     * the place after it. Allocates nothing, and makes no system call.
      */
     Result join(Ring ring, Locator locator) {
         long began = System.nanoTime();
@@ -172,7 +172,7 @@ final class Snapshot {
         return ahead > pass / 2 ? Result.DAMAGED : still > pass / 2 ? Result.LEFT : Result.TOO_FAST;
     }
 
-    /** Copies each slot whose version is another than that of its copy. Returns false if one could not be copied. */
+    /** Copies each slot whose version differs from the version of its copy. Returns false if a slot could not be copied. */
     private boolean copyChanged() {
         more = 0;
         high = Math.min(slots, view.high());
@@ -184,17 +184,17 @@ final class Snapshot {
         return true;
     }
 
-    /** Copies a slot. If a publisher is in the middle of a store, the copy has no value: the ring has the message. */
+    /** Copies a slot. If a publisher has not finished a store, the copy has no value, because the message is still in the ring. */
     private boolean copySlot(int slot) {
         for (int attempt = 0; attempt < SLOT_TRIES; attempt++) {
             BoardView.Look look = view.look(slot, page(slot), placeOf(slot));
             long last = view.sequence;
             long unread = look == BoardView.Look.STORED ? 0 : 1;
             if (look == BoardView.Look.CHANGING) {
-                // This message may be above the sequence that the caller has loaded. Those before it are left out of the merge.
+                // This message can be after the sequence that the caller has read. Earlier messages are left out of the merge.
                 last = Math.max(last - 1, 0);
             } else if (look == BoardView.Look.BUSY) {
-                // The message that is being stored is the first of its key behind this one, if the version did not change meanwhile.
+                // If the version has not changed, the unfinished store is of the key's first message after this sequence.
                 last = view.through();
                 if (view.version(slot) != view.version) {
                     continue;
@@ -214,7 +214,7 @@ final class Snapshot {
         return false;
     }
 
-    /** Makes the index of all copies. Returns the highest sequence among them. */
+    /** Makes the index of all copies. Returns their highest sequence. */
     private long indexRows() {
         index.clear(most);
         long newest = 0;
@@ -225,7 +225,7 @@ final class Snapshot {
             long sequence = get(row, SEQUENCE);
             newest = sequence < 0 ? Long.MAX_VALUE : Math.max(newest, sequence);
             int there = index.find(get(row, FIRST), get(row, SECOND));
-            // A key that was removed and came back in another slot: the copies are of different times, and the older one does not count.
+            // A removed key came back in another slot. The two copies are from different times, and the older one does not count.
             if (there >= 0 && get(there, SEQUENCE) >= sequence) {
                 clear(row);
                 continue;
@@ -238,7 +238,7 @@ final class Snapshot {
         return newest;
     }
 
-    /** Reads the ring up to and without sequence {@code end}, and replaces the copies of the keys that it finds. */
+    /** Reads the messages of the ring before sequence {@code end}. Replaces the copies of their keys. */
     private Outcome merge(Ring ring, long end) {
         epoch = 0;
         while (ring.sequence < end) {
@@ -251,7 +251,7 @@ final class Snapshot {
             } else if (found == Ring.Found.CORRUPT) {
                 return Outcome.CORRUPT;
             } else if (ring.position == before) {
-                return Outcome.OVERRUN; // overtaken, or the segment was replaced
+                return Outcome.OVERRUN; // the reader was overtaken, or the segment was replaced
             } else if (found == Ring.Found.EPOCH) {
                 epoch = ring.a;
             }
@@ -259,7 +259,7 @@ final class Snapshot {
         return Outcome.FOUND;
     }
 
-    /** Notes a message of the ring. Returns false if its key is new and there is no row for it. */
+    /** Notes a message of the ring. Returns false if its key is new and there is no row for the key. */
     private boolean take(Message message) {
         if (message.length < layout.keyEnd) {
             return true;
@@ -291,7 +291,7 @@ final class Snapshot {
         meta |= message.key ? BoardLayout.KEY : 0;
         meta |= isRemoval ? BoardLayout.REMOVED : 0;
         meta |= message.length > layout.value ? BoardLayout.TOO_LARGE : 0;
-        set(row, VERSION, TO_COPY); // the slot is to be copied again by the next join
+        set(row, VERSION, TO_COPY); // the next join must copy the slot again
         set(row, COUNT, get(row, COUNT) + 1);
         set(row, SEQUENCE, message.sequence);
         set(row, TIME, message.time());
@@ -300,7 +300,7 @@ final class Snapshot {
         return true;
     }
 
-    /** Leaves out slots in which a store had begun, and whose key had no message in the ring: they were about to get another key. */
+    /** Leaves out slots with an unfinished store whose key had no message in the ring. Such slots were about to get another key. */
     private void dropUnresolved() {
         for (int row = 0; row < high; row++) {
             long version = get(row, VERSION);
@@ -310,12 +310,12 @@ final class Snapshot {
         }
     }
 
-    /** The number behind the last row in use, where {@link #next} begins with 0. */
+    /** Returns the number after the last row in use. Rows count from 0. */
     private int end() {
         return slots + more;
     }
 
-    /** The next row from this one on that has a key, or -1. */
+    /** Returns the next row that has a key, from this row on, or -1. */
     int next(int row) {
         for (int at = row; at < end(); at++) {
             at = at == high ? Math.max(at, slots) : at;
@@ -327,10 +327,10 @@ final class Snapshot {
     }
 
     /**
-     * Puts the messages of at least this sequence in their order, which {@link #row} then gives by number.
+     * Lists the messages with at least this sequence, in order. {@link #row} then returns them by number.
      *
-     * @param hasRemovals whether those that removed their key are among them
-     * @param hasParts whether those that are not whole are
+     * @param hasRemovals whether the list includes messages that removed their key
+     * @param hasParts whether the list includes messages that are incomplete
      */
     int list(long from, boolean hasRemovals, boolean hasParts) {
         listed = 0;
@@ -350,7 +350,7 @@ final class Snapshot {
         return listed;
     }
 
-    /** As {@link #list} with removals, and counts how many older messages each stands for. */
+    /** Makes a list with removals, like {@link #list}. Counts how many older messages each message of the list replaces. */
     int listSince(long from, Ledger ledger) {
         list(from, true, false);
         bridged = 0;
@@ -358,12 +358,12 @@ final class Snapshot {
             int row = order[number];
             long leftOut = Math.max(count(row) - ledger.given(get(row, FIRST), get(row, SECOND), born(row)) - 1, 0);
             set(row, LEFT_OUT, leftOut);
-            bridged = Math.max(bridged + leftOut + 1, bridged); // counts of a hostile board may be any
+            bridged = Math.max(bridged + leftOut + 1, bridged); // a hostile board can have any counts
         }
         return listed;
     }
 
-    /** Sorts the list in place by sequences: a heap, whose time no contents can lengthen. */
+    /** Sorts the list in place by sequence. It is a heap sort, so no input makes it slow. */
     private void sort() {
         for (int root = listed / 2 - 1; root >= 0; root--) {
             sink(root, listed);
@@ -393,7 +393,7 @@ final class Snapshot {
         order[root] = row;
     }
 
-    /** The row of the numbered message of the last list. */
+    /** Returns the row of a message of the last list, by the message's number. */
     int row(int number) {
         return order[number];
     }
@@ -422,7 +422,7 @@ final class Snapshot {
         return (get(row, META) & BoardLayout.REMOVED) != 0;
     }
 
-    /** Whether the row is the copy of a slot, and not a key that only the ring had. */
+    /** Whether the row is the copy of a slot. Otherwise only the ring had its key. */
     boolean isSlot(int row) {
         return row < slots;
     }
@@ -435,7 +435,7 @@ final class Snapshot {
         return index.find(first, second) >= 0;
     }
 
-    /** Lends a row's message. */
+    /** Lends out the message of a row. */
     void lend(int row, Message message) {
         long meta = get(row, META);
         message.bytes = page(row);

@@ -9,62 +9,62 @@ import shmcast.Locator.Outcome;
 import shmcast.ShmcastException.Code;
 
 /**
- * Receives the messages of a channel, in their order. One thread at a time uses a subscriber. No call that receives allocates, locks, or
- * makes a system call, unless it waits, or a daemon's channel moves to new memory.
+ * Receives the messages of a channel, in order. Only one thread at a time can use a subscriber. A call that receives does not allocate,
+ * lock, or make system calls, unless it waits, or a daemon's channel moves to new memory.
  *
- * <p>The owner of the channel can shorten its file. A reader then gets {@link Code#CORRUPT}, or, where the JVM notices it only later, an
- * {@link InternalError} behind the call.
+ * <p>The owner of the channel can shorten its file. A reader then gets {@link Code#CORRUPT}. If the JVM notices the change late, the reader
+ * gets an {@link InternalError} after the call.
  *
- * <p>With Java 22 and newer there are daemons' channels too, tools list these readers, and the death of a publisher can be told. Java 17
- * has no calls for that: it reads channels that are files.
+ * <p>Java 17 reads only channels in files. With Java 22 or newer, subscribers can also read daemons' channels, tools list the subscribers,
+ * and the subscribers can get an event of the publisher's death.
  */
 public final class Subscriber implements AutoCloseable {
     private static final int ATTEMPTS = 100;
     static final Handler NOBODY = message -> {};
-    /** The pause between two looks at a lock, which are system calls. */
+    /** The time between two checks of a lock, in nanoseconds. A check is a system call. */
     private static final long LOCK_PAUSE = 10_000_000;
-    /** In the place of a sequence in {@link #behind}: events come from the board. */
+    /** A value of {@link #behind} in place of a sequence: events come from the board. */
     static final long ON_BOARD = -1;
 
     private final Resume resume;
     private final Wait wait;
-    /** This is null unless the reader waits by {@link Wait#BURST}. */
+    /** Null unless the reader waits by {@link Wait#BURST}. */
     private final Burst burst;
     Ring ring;
     Locator locator;
     long known;
     private long beganIn;
-    /** Whether the publisher of that epoch had closed the channel, without a message for this reader. */
+    /** Whether the publisher of the epoch {@code beganIn} had closed the channel, and had no message for this reader. */
     private boolean awaitsNext;
     boolean isInDoubt;
-    /** If not 0, the sequence from which on messages are lost, untold; or {@link #ON_BOARD}. */
+    /** If this is not 0, the first lost sequence that was not reported yet; or {@link #ON_BOARD}. */
     long behind;
-    /** Of a reader that begins with the board or conflates, else null. */
+    /** The board of a reader that begins with the board or conflates; otherwise null. */
     private Boarding boarding;
     /** The gate that this reader holds, or null. */
     private HeldGate gate;
-    /** Whether each message is noted, for the gate or for conflation. */
+    /** Whether each message is noted for the gate or for conflation. */
     boolean isNoted;
-    /** How often the channel has gone on in another segment. */
+    /** The number of times that the channel has moved to another segment. */
     private long moves;
 
-    /** Of a daemon's channel, else null. */
+    /** The daemon's part, if the channel belongs to a daemon; otherwise null. */
     final Hosted hosted;
 
-    /** Of a channel that is a file, else null. */
+    /** The name of the segment, if the channel is in files; otherwise null. */
     Name name;
 
     Page page;
     private final boolean recordsLatency;
-    /** Messages that the page does not count yet. */
+    /** The number of messages that the page does not count yet. */
     private long noted;
 
     private final boolean watches;
-    /** Of a channel that is a file and watched, else null. */
+    /** The publisher's lock, if the channel is in files and the publisher is watched; otherwise null. */
     Lock lock;
 
     private long watchedAt;
-    /** Generation and epoch of the last death told. */
+    /** The generation and the epoch of the last death that was reported. */
     private long goneIn;
 
     private long gone;
@@ -81,16 +81,16 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /**
-     * Begins to attach to a channel.
+     * Begins to open a channel for reading.
      *
-     * @param channel its name
-     * @return what sets the options, and opens
+     * @param channel the channel's name
+     * @return a builder, which sets the options and opens the channel
      */
     public static Builder of(String channel) {
         return new Builder(channel);
     }
 
-    /** Says how a subscriber attaches. */
+    /** The options with which a subscriber opens a channel. */
     public static final class Builder {
         final String channel;
         Path directory;
@@ -104,7 +104,7 @@ public final class Subscriber implements AutoCloseable {
         boolean isHidden;
         boolean watches;
         boolean recordsLatency;
-        /** As {@link Joining} takes it. */
+        /** The lag at which the reader conflates, in the form that {@link Joining} takes. */
         long conflateBehind = -1;
 
         boolean readsBoard;
@@ -115,9 +115,9 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Reads the channels in this directory, in the place of $SHMCAST_DIR or the usual one.
+         * Reads the channels in this directory, instead of $SHMCAST_DIR or the default directory.
          *
-         * @param directory where
+         * @param directory the directory
          * @return this
          */
         public Builder dir(Path directory) {
@@ -126,9 +126,9 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Where to begin; {@link Start#LATEST} by default.
+         * Sets the place at which the subscriber begins; {@link Start#LATEST} by default.
          *
-         * @param start where
+         * @param start the place
          * @return this
          */
         public Builder start(Start start) {
@@ -138,9 +138,9 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Begins with this message. If it is overwritten, the first event is a lap.
+         * Begins with this message. If the message was overwritten, the first event is a lap.
          *
-         * @param sequence its sequence, from 1
+         * @param sequence the sequence of the message, from 1
          * @return this
          */
         public Builder from(long sequence) {
@@ -149,9 +149,9 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Where to go on after a lap; {@link Resume#OLDEST} by default.
+         * Sets the place at which the subscriber continues after a lap; {@link Resume#OLDEST} by default.
          *
-         * @param resume where
+         * @param resume the place
          * @return this
          */
         public Builder resume(Resume resume) {
@@ -160,9 +160,9 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * How {@link #recv} waits; {@link Wait#YIELD} by default.
+         * Sets the way in which {@link #recv} waits; {@link Wait#YIELD} by default.
          *
-         * @param wait how
+         * @param wait the way to wait
          * @return this
          */
         public Builder waiting(Wait wait) {
@@ -171,9 +171,9 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Waits so long for the channel to appear. By default it must be there.
+         * Waits for a channel that does not exist yet. By default, the channel must exist.
          *
-         * @param patience how long
+         * @param patience the longest wait
          * @return this
          */
         public Builder waitForChannel(Duration patience) {
@@ -184,7 +184,7 @@ public final class Subscriber implements AutoCloseable {
         /**
          * Reads a channel of the daemon at this socket. Needs Java 22.
          *
-         * @param socket its path; null: $SHMCAST_SOCKET, or the usual one
+         * @param socket the socket's path; null for $SHMCAST_SOCKET or the default path
          * @return this
          */
         public Builder daemon(Path socket) {
@@ -194,7 +194,7 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Has tools not list this reader.
+         * Hides this reader from tools.
          *
          * @return this
          */
@@ -204,8 +204,8 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Tells of the publisher's death by {@link Handler#publisherGone}. Needs Java 22, and of a channel that is a file, the right to
-         * open its lock.
+         * Reports the publisher's death by {@link Handler#publisherGone}. Needs Java 22. For a channel in files, it also needs the right to
+         * open the channel's lock.
          *
          * @return this
          */
@@ -215,7 +215,7 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Shows latencies to tools, where the channel's clock is CLOCK_MONOTONIC. It takes one reading of the clock a message.
+         * Shows latencies to tools, if the channel's clock is CLOCK_MONOTONIC. The clock is then read for each message.
          *
          * @return this
          */
@@ -225,12 +225,19 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Leaves out what is no longer the newest of its key while the reader cannot keep up. A reader that was lapped, or is more than half
-         * of the ring behind, gets the newest message of each key that changed, from the board; then {@link Handler#live}, and every later
-         * message. {@link Message#conflated} counts exactly what was left out. What the board cannot bridge, such as messages without a key,
-         * is told by {@link Handler#lapped}. A removed key comes as the message that removed it, or as one with the key alone if the board has
-         * forgotten that message. If the board was full and refused keys, some removals are only counted by {@link Handler#lapped}. The channel
-         * must have a board. It takes a look at the key of each message, and memory for a copy of the board.
+         * Skips messages that are no longer the newest of their key, if the reader cannot keep up. This applies to a reader that was
+         * lapped, or is more than half of the ring behind. The reader gets the newest message of each changed key from the board, then
+         * {@link Handler#live}, and then every later message.
+         *
+         * <ul>
+         * <li>{@link Message#conflated} is the exact number of skipped messages.
+         * <li>{@link Handler#lapped} reports what the board cannot replace, such as messages without a key.
+         * <li>A removed key comes as the message that removed it. If the board has forgotten that message, it comes as a message with only
+         * the key. If the board was full and refused keys, {@link Handler#lapped} only counts some removals.
+         * </ul>
+         *
+         * <p>The channel must have a board. For each message, the reader looks up its key. The reader also needs memory for a copy of the
+         * board.
          *
          * @return this
          */
@@ -239,10 +246,11 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * As {@link #conflate}, for a reader that is more than so many bytes of the ring behind. The publisher announces its work in chunks,
-         * by which a reader may count as farther behind than it is. A chunk is a 64th of the ring, but at least 64 KiB, and in a ring below 512 KiB it is an eighth.
+         * Does the same as {@link #conflate}, for a reader that is more than this number of bytes behind. The publisher announces its
+         * progress in chunks, so a reader can count as farther behind than it is. A chunk is a 64th of the ring, but at least 64 KiB. In a
+         * ring below 512 KiB, it is an eighth of the ring.
          *
-         * @param bytes how many; 0: half of the ring
+         * @param bytes the number of bytes; 0 for half of the ring
          * @return this
          */
         public Builder conflateBehind(long bytes) {
@@ -251,10 +259,10 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Takes this gate of the channel: the publisher waits for this reader, within the gate's limit. The gate is free again behind {@link
-         * #close}. Needs Java 22.
+         * Takes this gate of the channel: the publisher waits for this reader, up to the gate's time limit. {@link #close} frees the gate.
+         * Needs Java 22.
          *
-         * @param name what the publisher, or the daemon's configuration, calls it
+         * @param name the gate's name, which the publisher or the daemon's configuration sets
          * @return this
          */
         public Builder gate(String name) {
@@ -266,7 +274,7 @@ public final class Subscriber implements AutoCloseable {
          * Opens the channel's board, to read single keys. Options that concern receiving have no effect.
          *
          * @return the board
-         * @throws IOException as {@link #open}, and {@link Code#NO_BOARD}
+         * @throws IOException the same as for {@link #open}, and {@link Code#NO_BOARD}
          */
         public Board openBoard() throws IOException {
             Builder reader = new Builder(channel);
@@ -283,7 +291,7 @@ public final class Subscriber implements AutoCloseable {
             return wait == Wait.PARK;
         }
 
-        /** Whether boards of segments are mapped. */
+        /** Whether the boards of segments are mapped. */
         boolean wantsBoard() {
             return readsBoard || joins();
         }
@@ -294,10 +302,10 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Attaches.
+         * Opens the channel.
          *
          * @return the subscriber
-         * @throws IOException a {@link ShmcastException}, or what the system said
+         * @throws IOException a {@link ShmcastException}, or the system's error
          */
         public Subscriber open() throws IOException {
             long until = System.nanoTime() + patience.toNanos();
@@ -319,7 +327,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** Shows this reader to tools on a page, unless that is null. */
+    /** Shows this reader to tools on a page. Does nothing if the page is null. */
     void show(Page page) {
         this.page = page;
         if (page != null) {
@@ -351,7 +359,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** Tells the gate's page the place of the next record. Everything before it was copied, or will never be. */
+    /** Stores the place of the next record on the gate's page. Everything before this place was copied, or will never be copied. */
     void notePassed() {
         if (gate == null || ring == null) {
             return;
@@ -384,7 +392,7 @@ public final class Subscriber implements AutoCloseable {
         return new ShmcastException(Code.SUPERSEDED, "the channel has moved to new memory; open it again");
     }
 
-    /** Begins with the board, or with what it has counted, if the builder says so. */
+    /** Begins with the board, or only with its counts, if the builder says so. */
     void board(Builder builder) throws ShmcastException {
         if (builder.joins()) {
             boarding = new Boarding(this, builder.conflateBehind);
@@ -393,7 +401,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** The segment that is read now. A board, which receives nothing, goes on in the newest first. */
+    /** Returns the present segment. First moves to the newest segment, because a board receives no event that would move it. */
     Segment follow() throws ShmcastException {
         Ring ring = open();
         if (hosted == null) {
@@ -409,7 +417,7 @@ public final class Subscriber implements AutoCloseable {
         return this.ring.segment;
     }
 
-    /** The ring of a subscriber that is open. */
+    /** Returns the ring. The subscriber must be open. */
     Ring open() {
         if (ring == null) {
             throw new IllegalStateException("the subscriber is closed");
@@ -418,14 +426,14 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /**
-     * Hands out what is there, in order, up to an end of the stream. It never waits, except that with {@link Wait#BURST} it may first let
-     * the publisher get ahead.
+     * Passes the available events to the handler, in order, up to an end of the stream. Never waits. Only with {@link Wait#BURST}, it can
+     * first let the publisher get ahead.
      *
-     * @param handler takes the events
-     * @param most how many at most
-     * @return how many it handed out
-     * @throws ShmcastException {@link Code#CORRUPT} or {@link Code#SUPERSEDED}; nothing more can be read then. An error behind events
-     *     that were handed out comes at the next call
+     * @param handler the handler of the events
+     * @param most the greatest number of events
+     * @return the number of events
+     * @throws ShmcastException {@link Code#CORRUPT} or {@link Code#SUPERSEDED}. Nothing more can be read then. If the error comes after
+     *     some events, the next call throws it
      */
     public int poll(Handler handler, int most) throws ShmcastException {
         Ring ring = open();
@@ -444,7 +452,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** The JVM gives this error where a mapped file was shortened. It has no type of its own. */
+    /** The JVM throws this error if a mapped file was shortened. The error has no class of its own. */
     ShmcastException shortened(InternalError e) {
         if (String.valueOf(e.getMessage()).contains("unsafe memory access")) {
             return corrupt();
@@ -454,10 +462,10 @@ public final class Subscriber implements AutoCloseable {
 
     private int pollRing(Handler handler, int most) throws ShmcastException {
         int events = 0;
-        // Records that are no events are passed over; a bound of their number bounds the call.
+        // Records that are not events are skipped. Their number has a limit, so the call always ends.
         int passed = 0;
         while (events < most) {
-            Ring ring = this.ring; // another one, where the channel goes on
+            Ring ring = this.ring; // after a move of the channel, this is another ring
             if (ring == null) {
                 return events; // the handler has closed this subscriber
             }
@@ -507,7 +515,7 @@ public final class Subscriber implements AutoCloseable {
             } else if (tell(found, handler, events)) {
                 events++;
                 if (found == Ring.Found.END) {
-                    return events; // a program that wants no more has not got more
+                    return events; // a program that stops here must not have received more events
                 }
             } else if (found != Ring.Found.EPOCH) {
                 return events;
@@ -516,7 +524,7 @@ public final class Subscriber implements AutoCloseable {
         return events;
     }
 
-    /** Notes a message that was copied, before it is handed out. */
+    /** Notes a message that was copied, before the handler gets it. */
     private void noteMessage(Ring ring) {
         if (gate != null) {
             gate.passed(ring.position, ring.sequence);
@@ -538,7 +546,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** Brings the page up to date. */
+    /** Brings the reader page up to date. */
     void note() {
         if (page != null) {
             page.set(Page.POSITION, ring.position);
@@ -558,7 +566,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** Whether what was just polled must not be handed out, or not yet (CONTROL.md 3). */
+    /** Whether the event that was just polled must not be passed to the handler, or not yet (CONTROL.md 3). */
     private boolean withholds(Ring.Found found, long due) {
         if (found == Ring.Found.NOTHING || found == Ring.Found.LAPPED || found == Ring.Found.SUPERSEDED) {
             return false;
@@ -574,12 +582,12 @@ public final class Subscriber implements AutoCloseable {
         };
     }
 
-    /** Whether a daemon holds back some of a strict channel's messages. */
+    /** Whether readers must not get some messages of a strict channel yet, because the daemon has not decided about them. */
     private boolean isWithheld() {
         return hosted != null && hosted.isStrict && hosted.verdict() != Hosted.Verdict.OPEN;
     }
 
-    /** Does what is due where a poll found nothing. Returns whether an event was handed out. */
+    /** Does the work that is due if a poll found nothing. Returns whether the handler got an event. */
     private boolean tellIdle(Handler handler) throws ShmcastException {
         if (isInDoubt && tellHiddenEpoch(handler) || goOn(handler)) {
             return true;
@@ -590,7 +598,7 @@ public final class Subscriber implements AutoCloseable {
         return watches && tellGone(handler);
     }
 
-    /** Goes on in the next segment of a daemon's channel, if this one is over. A failure leaves the reader where it is. */
+    /** Continues in the next segment of a daemon's channel, if the present one is over. After a failure, the reader stays at its place. */
     boolean goOn(Handler handler) throws ShmcastException {
         if (hosted == null || !hosted.wasHere() || !hosted.isOtherCharter() && hosted.verdict() != Hosted.Verdict.CUT) {
             return false;
@@ -599,7 +607,7 @@ public final class Subscriber implements AutoCloseable {
         try {
             segment = hosted.next();
         } catch (IOException e) {
-            return false; // it tries again later
+            return false; // the reader tries again later
         }
         if (segment == null) {
             return false;
@@ -629,7 +637,7 @@ public final class Subscriber implements AutoCloseable {
         return true;
     }
 
-    /** Tells of the publisher's death once, after all that it committed (SPEC.md 4.1, CONTROL.md 5). */
+    /** Reports the publisher's death once, after all messages that the publisher committed (SPEC.md 4.1, CONTROL.md 5). */
     private boolean tellGone(Handler handler) throws ShmcastException {
         long word = ring.segment.word(Segment.STATE);
         int state = Segment.stateOf(word);
@@ -639,7 +647,7 @@ public final class Subscriber implements AutoCloseable {
         if (isAlive || !hasDied(epoch) || ring.segment.word(Segment.STATE) != word) {
             return false;
         }
-        // All that was committed before comes first.
+        // All messages that were committed before the death come first.
         if (isInDoubt || ring.hasMore() || isWithheld()) {
             watchedAt = 0;
             return false;
@@ -666,7 +674,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** Tells of what is no message. Returns whether an event was handed out. */
+    /** Reports an event that is not a message. Returns whether the handler got an event. */
     private boolean tell(Ring.Found found, Handler handler, int events) throws ShmcastException {
         notePassed();
         switch (found) {
@@ -694,7 +702,7 @@ public final class Subscriber implements AutoCloseable {
                     return goOn(handler);
                 }
                 if (events > 0) {
-                    return false; // it comes again
+                    return false; // the next call finds this error again
                 }
                 throw found == Ring.Found.SUPERSEDED ? superseded() : corrupt();
             }
@@ -702,12 +710,12 @@ public final class Subscriber implements AutoCloseable {
         return true;
     }
 
-    /** Goes on after a lap (SPEC.md 3.3). Returns whether it was told. */
+    /** Continues after a lap (SPEC.md 3.3). Returns whether the lap was reported. */
     private boolean skip(Handler handler) throws ShmcastException {
         long due = ring.sequence;
         Outcome outcome = placeToResume();
         if (hosted != null) {
-            // Messages of a publisher that was cut off must not count as missed. The valid loss is counted where the channel goes on.
+            // Messages of a publisher that was cut off must not count as missed. The next segment gives the right count of lost messages.
             Hosted.Verdict verdict = hosted.verdict();
             long reached = Math.max(locator.sequence, due);
             boolean isCut = verdict == Hosted.Verdict.CUT && (outcome != Outcome.FOUND || reached >= hosted.cut);
@@ -717,7 +725,7 @@ public final class Subscriber implements AutoCloseable {
         }
         check(outcome, due);
         if (locator.sequence < due) {
-            // The search ended at a place that is overwritten as well. A reader never goes back.
+            // The place that was found is before the reader's place, so it is overwritten too. A reader never goes back.
             return false;
         }
         ring.jump(locator.position, locator.sequence);
@@ -733,7 +741,7 @@ public final class Subscriber implements AutoCloseable {
         return true;
     }
 
-    /** Whether an epoch is above those told or known. A record may have told any number. */
+    /** Whether an epoch is later than those that were reported or known. A damaged record can have reported any number. */
     boolean isUntold(long epoch) {
         return Long.compareUnsigned(epoch, known) > 0 && epoch > beganIn;
     }
@@ -751,7 +759,7 @@ public final class Subscriber implements AutoCloseable {
         return locator.oldest();
     }
 
-    /** Tells of an epoch whose record was overwritten. */
+    /** Reports an epoch whose record was overwritten. */
     private boolean tellHiddenEpoch(Handler handler) {
         long word = ring.segment.word(Segment.STATE);
         if (ring.hasMore() || isWithheld()) {
@@ -768,12 +776,12 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /**
-     * Waits for events and hands them out, up to an end of the stream.
+     * Waits for events and passes them to the handler, up to an end of the stream.
      *
-     * @param handler takes them
-     * @param limit how long to wait at most
-     * @return how many it handed out, 256 at most; 0 if none came
-     * @throws ShmcastException as {@link #poll}
+     * @param handler the handler of the events
+     * @param limit the longest wait
+     * @return the number of events, at most 256; 0 if none arrived
+     * @throws ShmcastException the same as for {@link #poll}
      */
     public int recv(Handler handler, Duration limit) throws ShmcastException {
         long began = System.nanoTime();
@@ -789,12 +797,12 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** Waits between two polls that found nothing, as the builder was told. */
+    /** Waits between two polls that found nothing, in the way that the builder set. */
     public void idle() {
         pause(Long.MAX_VALUE);
     }
 
-    /** Waits once. Where it sleeps until the daemon rings, that is so long at most. */
+    /** Waits once. A sleep until the daemon wakes this reader lasts at most {@code nanos}. */
     private void pause(long nanos) {
         if (wait == Wait.PARK) {
             park(nanos);
@@ -803,7 +811,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** Sleeps until the daemon rings (CONTROL.md 6). */
+    /** Sleeps until the daemon wakes this reader (CONTROL.md 6). */
     private void park(long nanos) {
         ring.lookNext();
         if (behind != 0) {
@@ -825,11 +833,11 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /**
-     * Goes on at a message, forwards or backwards.
+     * Continues at another message, forwards or backwards.
      *
-     * @param sequence its sequence
-     * @throws ShmcastException {@link Code#TOO_OLD} or {@link Code#NOT_YET}, which leave the subscriber where it is, or {@link
-     *     Code#CORRUPT}
+     * @param sequence the sequence of the message
+     * @throws ShmcastException {@link Code#TOO_OLD} or {@link Code#NOT_YET}, after which the subscriber stays at its place, or
+     *     {@link Code#CORRUPT}
      */
     public void seek(long sequence) throws ShmcastException {
         long epoch = open().segment.epoch();
@@ -844,11 +852,11 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /**
-     * Says whether the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind. Each publisher
-     * that has closed gives an end, so ask this behind each of them. A subscriber that begins with the latest message of a closed
-     * channel waits for the next publisher.
+     * Whether the channel is over at the moment: the last event was an end, nobody publishes, and no message is left. Each publisher that
+     * closes the channel causes an end, so call this after each end. A subscriber that begins with the latest message of a closed channel
+     * waits for the next publisher.
      *
-     * @return whether it is over
+     * @return whether the channel is over
      */
     public boolean isOver() {
         boolean isBehindEnd = open().isEnded() && behind == 0 && !isWithheld();
@@ -857,36 +865,36 @@ public final class Subscriber implements AutoCloseable {
         }
         long word = ring.segment.word(Segment.STATE);
         int state = Segment.stateOf(word);
-        // A publisher sets the state behind the end that it wrote.
+        // A publisher writes the end first, and then sets the state.
         boolean isLast = state == Segment.CLOSED || state == Segment.ACTIVE;
         return isLast && !(awaitsNext && word >>> 8 == beganIn) && !ring.hasMore();
     }
 
-    /** {@return the sequence of the next message expected} */
+    /** {@return the sequence of the next message} */
     public long nextSequence() {
         return open().sequence;
     }
 
-    /** {@return the publisher's incarnation as far as the stream has told; 0 as long as it has not} */
+    /** {@return the publisher's epoch, as far as the received events show it; 0 if they do not show it yet} */
     public long epoch() {
         return known;
     }
 
-    /** {@return how many messages are published and not yet received; it may be up to 64 too low} */
+    /** {@return the number of messages that are published and not yet received. It can be up to 64 too low} */
     public long lag() {
         return Math.max(open().segment.word(Segment.COUNT) + 1 - ring.sequence, 0);
     }
 
-    /** {@return the facts that the channel was made with} */
+    /** {@return the properties that the channel's creator chose} */
     public Header header() {
         return open().segment.header;
     }
 
     /**
-     * The age of a message, if the channel's clock is CLOCK_MONOTONIC. Java cannot read the CPU's counter.
+     * Returns the age of a message, if the channel's clock is CLOCK_MONOTONIC. Java cannot read the CPU's counter.
      *
      * @param time {@link Message#time()}
-     * @return ns since it was published; 0 if that lies ahead; -1 if it cannot be told
+     * @return the ns since the message was published; 0 if its time is in the future; -1 if the age is not known
      */
     public long ageNanos(long time) {
         if (open().segment.header.clockKind() != 0 || time == 0) {
@@ -896,7 +904,7 @@ public final class Subscriber implements AutoCloseable {
         return elapsed > 1L << 47 ? 0 : elapsed;
     }
 
-    /** Detaches. On Java 17 the map goes with the next collection of garbage, as its maps do. */
+    /** Closes the subscriber. In Java 17, the next garbage collection removes the map. */
     @Override
     public void close() {
         if (ring == null) {

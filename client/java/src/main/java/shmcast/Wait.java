@@ -2,9 +2,9 @@ package shmcast;
 
 import java.util.concurrent.locks.LockSupport;
 
-/** How {@link Subscriber#recv} waits between two looks that found nothing. */
+/** The way in which {@link Subscriber#recv} waits between two polls that found nothing. */
 public enum Wait {
-    /** Never pauses: lowest latency, and a core at 100 %. */
+    /** Never pauses. This gives the lowest latency, and uses a whole core. */
     SPIN {
         @Override
         void pause() {
@@ -12,8 +12,9 @@ public enum Wait {
         }
     },
     /**
-     * As {@link #SPIN}, for the highest rate. A reader that comes close to the publisher in a burst lets it get ahead for 8 us, also in {@link
-     * Subscriber#poll}. A message that follows 32 others within 8 us may come later by that pause. At lower rates it is the same as {@code SPIN}.
+     * Polls like {@link #SPIN}, for the highest rate. A reader that comes close to the publisher in a burst lets it get ahead for 8 us,
+     * also in {@link Subscriber#poll}. So a message that follows 32 others within 8 us can come later by this pause. At lower rates it is
+     * the same as {@code SPIN}.
      */
     BURST {
         @Override
@@ -21,21 +22,24 @@ public enum Wait {
             SPIN.pause();
         }
     },
-    /** Gives the core away after each look. */
+    /** Yields the core after each poll. */
     YIELD {
         @Override
         void pause() {
             Thread.yield();
         }
     },
-    /** Sleeps some 50 to 100 us between looks. */
+    /** Sleeps about 50 to 100 us between polls. */
     SLEEP {
         @Override
         void pause() {
             LockSupport.parkNanos(50_000);
         }
     },
-    /** Sleeps until the daemon rings: some microseconds late, at no cost meanwhile. Only for a daemon's channel. */
+    /**
+     * Sleeps until the daemon wakes the reader. A message comes some microseconds later, and the sleep costs no CPU time. Only for a
+     * daemon's channel.
+     */
     PARK {
         @Override
         void pause() {

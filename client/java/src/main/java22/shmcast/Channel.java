@@ -6,7 +6,10 @@ import java.lang.foreign.MemorySegment;
 import java.lang.invoke.VarHandle;
 import java.util.concurrent.locks.LockSupport;
 
-/** A reader's part of a daemon's channel: charter, page, bell, and the link to the daemon. */
+/**
+ * A reader's part of a daemon's channel: the charter (the daemon's decisions), the page, the bell that wakes the reader, and the link to
+ * the daemon.
+ */
 final class Channel extends Hosted {
     private static final long CHARTER_BYTES = 8192;
     private static final long CHARTER_MAGIC = 0x3154_5248_434d_4853L;
@@ -222,7 +225,7 @@ final class Channel extends Hosted {
         Libc.hear(near, room, 0);
     }
 
-    /** Rings the reader's own bell. */
+    /** Wakes this reader by its own bell. */
     private void wake() {
         if (far >= 0) {
             Libc.ring(far, room.asSlice(72, 1));

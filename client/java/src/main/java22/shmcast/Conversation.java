@@ -14,7 +14,7 @@ final class Conversation {
     final int fd;
     private final String path;
 
-    /** Connects, and says hello. */
+    /** Connects to the daemon, and sends the first request, {@code hello}. */
     Conversation(String path) throws IOException {
         this.path = path;
         try {
@@ -46,7 +46,7 @@ final class Conversation {
         return new ShmcastException(Code.NO_DAEMON, "the daemon at " + path + ": " + why);
     }
 
-    /** Sends a request and gives the answer, a refusal as an exception. */
+    /** Sends a request and returns the answer. A refusal is an exception. */
     Reply ask(String request, int... descriptors) throws IOException {
         try {
             Libc.send(fd, request.getBytes(StandardCharsets.UTF_8), descriptors);
@@ -54,12 +54,12 @@ final class Conversation {
             if (e.errno != Libc.EPIPE) {
                 throw noDaemon(e.getMessage());
             }
-            // A refusal from before the request was read lies in the queue already.
+            // If the daemon refused before it read the request, its refusal is already in the queue.
         }
         return answer();
     }
 
-    /** The next packet, a refusal as an exception. */
+    /** Returns the next packet. A refusal is an exception. */
     Reply answer() throws IOException {
         Reply reply;
         try {

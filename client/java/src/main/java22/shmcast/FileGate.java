@@ -11,7 +11,7 @@ import java.util.ArrayList;
 import java.util.List;
 import shmcast.ShmcastException.Code;
 
-/** A gate that this process holds: the lock of one open file of its page, and the map of another. */
+/** A gate that this process holds. One open file of the gate's page has the lock, and another one is mapped. */
 final class FileGate extends HeldGate {
     private static final int EAGAIN = 11;
     private static final int EACCES = 13;
@@ -20,7 +20,7 @@ final class FileGate extends HeldGate {
     private static final int O_NONBLOCK = 0x800;
     private static final int O_NOFOLLOW = 0x20000;
     private static final int O_CLOEXEC = 0x80000;
-    /** Bytes before the words of the reader. */
+    /** The number of bytes before the words of the reader. */
     private static final int HEAD = 8 * POSITION;
 
     private final int lock;
@@ -31,7 +31,7 @@ final class FileGate extends HeldGate {
         this.page = page;
     }
 
-    /** Takes a gate of a channel that is a file. */
+    /** Takes a gate of a channel in files. */
     static FileGate open(Path channel, String name, Header header) throws IOException {
         Path gates = channel.resolve("gates");
         Path path = gates.resolve(name);
@@ -58,7 +58,7 @@ final class FileGate extends HeldGate {
             try (DirectoryStream<Path> files = Files.newDirectoryStream(gates, file -> !file.getFileName().toString().startsWith("."))) {
                 files.forEach(file -> names.add(file.getFileName().toString()));
             } catch (IOException e) {
-                // The names are a help only.
+                // The names only make the error's text more helpful.
             }
         }
         names.sort(null);
@@ -66,13 +66,13 @@ final class FileGate extends HeldGate {
         return new ShmcastException(Code.UNKNOWN_GATE, "channel " + header.channel() + " has no gate '" + name + "'; it has " + has);
     }
 
-    /** Takes the gate whose page is in both files. They are closed if that fails. */
+    /** Takes the gate whose page is open in both files. If this fails, closes both files. */
     static FileGate take(String name, int lock, int map, Header header) throws IOException {
         boolean isTaken = false;
         try {
             boolean isHeld = tryLock(lock);
             if (Libc.stat(lock).links() == 0) {
-                // A publisher without this gate has removed the page after it was opened here.
+                // After this process opened the page, a publisher without this gate removed it.
                 throw new ShmcastException(Code.UNKNOWN_GATE, "channel " + header.channel() + " has no gate '" + name + "' any more");
             }
             if (!isHeld) {
@@ -92,7 +92,7 @@ final class FileGate extends HeldGate {
             gate.store(PROCESS, ProcessHandle.current().pid());
             return gate;
         } finally {
-            Libc.close(map); // the map stays
+            Libc.close(map); // the map stays valid
             if (!isTaken) {
                 Libc.close(lock);
             }
@@ -111,7 +111,7 @@ final class FileGate extends HeldGate {
         }
     }
 
-    /** The process that claims to hold the gate; 0 if the page is too short. */
+    /** Returns the process id that the gate's reader states; 0 if the page is too short. */
     private static long holder(int fd) throws IOException {
         ByteBuffer words = Libc.read(fd, HEAD, 32).order(ByteOrder.LITTLE_ENDIAN);
         return words.remaining() == 32 ? words.getLong(8 * (PROCESS - POSITION)) : 0;
@@ -127,13 +127,13 @@ final class FileGate extends HeldGate {
         try {
             leave();
         } catch (InternalError e) {
-            // Somebody who may write to the page has shortened it. Whoever looks at it finds no position.
+            // Another program has shortened the page. So the page has no position, whoever reads it.
         }
         page.close();
         try {
             Libc.unlock(lock);
         } catch (IOException e) {
-            // The kernel gives the lock back with the last descriptor of the open file.
+            // The kernel frees the lock when the last descriptor of the open file is closed.
         }
         Libc.close(lock);
     }

@@ -18,7 +18,7 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 
-/** The calls of the C library that pass descriptors, map them, and lock files. Linux on 64-bit machines. */
+/** The calls of the C library that pass descriptors, map them, and lock files. For Linux on 64-bit machines. */
 final class Libc {
     static final int EPIPE = 32;
     static final int ECONNRESET = 104;
@@ -76,7 +76,7 @@ final class Libc {
 
     private Libc() {}
 
-    /** Identity and size of a file, and how many names it has. */
+    /** The identity and size of a file, and the number of its names. */
     record Stat(long device, long inode, long size, int links) {
         boolean isSameFile(Stat other) {
             return device == other.device && inode == other.inode;
@@ -117,12 +117,12 @@ final class Libc {
         return result;
     }
 
-    /** A method handle declares that it may throw anything. It does so only by a fault of this class. */
+    /** A method handle declares that it can throw anything. It does so only because of a mistake in this class. */
     private static AssertionError fault(Throwable e) {
         return new AssertionError("a call of the C library", e);
     }
 
-    /** Gives back an error of the system. Anything else is a fault of this class. */
+    /** Returns an error of the system. Any other exception is a mistake in this class. */
     private static IOException failure(Throwable e) {
         if (e instanceof IOException system) {
             return system;
@@ -152,7 +152,7 @@ final class Libc {
         }
     }
 
-    /** Two ends of a stream, for a bell. They block; {@link #ring} and {@link #hear} ask the system not to wait. */
+    /** Makes the two ends of a stream, for a bell. The ends block, but {@link #ring} and {@link #hear} do not wait. */
     static int[] pair() throws IOException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment two = arena.allocate(8, 8);
@@ -163,7 +163,7 @@ final class Libc {
         }
     }
 
-    /** Limits how long a receive and a send wait; 0 for ever. */
+    /** Limits how long a receive or a send waits; 0 for no limit. */
     static void limit(int fd, long seconds) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment time = arena.allocate(16, 8);
@@ -175,7 +175,7 @@ final class Libc {
         }
     }
 
-    /** A msghdr with one run of bytes and room for descriptors. */
+    /** Makes a msghdr with one block of bytes and room for descriptors. */
     private static MemorySegment header(Arena arena, MemorySegment bytes, MemorySegment rights) {
         MemorySegment vector = arena.allocate(16, 8);
         vector.set(ADDRESS, 0, bytes);
@@ -207,7 +207,7 @@ final class Libc {
         }
     }
 
-    /** A packet that came, with its descriptors. */
+    /** A received packet, with its descriptors. */
     record Packet(byte[] bytes, int[] descriptors, boolean isWhole) {}
 
     static Packet receive(int fd, int most) throws IOException {
@@ -233,7 +233,7 @@ final class Libc {
         }
     }
 
-    /** Puts a byte into a bell. One that is full rings already. */
+    /** Puts a byte into a bell. A full bell already wakes its reader. */
     static void ring(int fd, MemorySegment room) {
         try {
             long ignored = (long) SEND.invokeExact(CAPTURED.get(), fd, room, 1L, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -242,7 +242,7 @@ final class Libc {
         }
     }
 
-    /** Waits until a bell rings, and empties it. {@code room} has 8 bytes of a pollfd and 64 for what rang. */
+    /** Waits until a bell has bytes, and empties it. {@code room} has 8 bytes for a pollfd and 64 bytes for the received bytes. */
     static void hear(int fd, MemorySegment room, int millis) {
         try {
             if (millis > 0) {
@@ -298,7 +298,7 @@ final class Libc {
         }
     }
 
-    /** Reads so many bytes of a file, or those that it has there. */
+    /** Reads this many bytes of a file, or fewer if the file is shorter. */
     static ByteBuffer read(int fd, long from, int bytes) throws IOException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment room = arena.allocate(bytes, 8);
@@ -309,7 +309,9 @@ final class Libc {
         }
     }
 
-    /** Gives a file so many bytes, and the room for them. A store into a mapped page without room is an error of the JVM. */
+    /**
+     * Extends a file to this many bytes, and allocates them. Without allocated memory, a store into a mapped page is an error of the JVM.
+     */
     static void reserve(int fd, long bytes) throws IOException {
         try {
             check("fallocate", (int) FALLOCATE.invokeExact(CAPTURED.get(), fd, 0, 0L, bytes));
@@ -326,17 +328,17 @@ final class Libc {
         }
     }
 
-    /** Takes a write lock of the whole file, of the kind that goes with the descriptor. */
+    /** Takes a write lock on the whole file. The lock belongs to the open file and not to the process. */
     static void lock(int fd) throws IOException {
         lockCall(fd, F_OFD_SETLK, F_WRLCK);
     }
 
-    /** Gives such a lock back: another process may have the same open file. */
+    /** Frees a lock of the open file. This is needed because another process can have the same open file. */
     static void unlock(int fd) throws IOException {
         lockCall(fd, F_OFD_SETLK, F_UNLCK);
     }
 
-    /** Whether anybody has a lock on the file. */
+    /** Whether anyone has a lock on the file. */
     static boolean isLocked(int fd) throws IOException {
         return lockCall(fd, F_OFD_GETLK, F_WRLCK) != F_UNLCK;
     }

@@ -5,8 +5,8 @@ import java.util.ArrayDeque;
 import shmcast.ShmcastException.Code;
 
 /**
- * Keeps an attachment to a daemon (CONTROL.md 5), with a thread of its own that waits for the socket. The reader asks it only when
- * nothing is left to receive.
+ * Keeps an attachment to a daemon (CONTROL.md 5). A separate thread waits for the socket. The reader uses the link only when it has nothing
+ * left to receive.
  */
 final class Link {
     private static final long FIRST_KNOCK = 20;
@@ -14,7 +14,7 @@ final class Link {
     private static final int MOST_WAITING = 8;
     private static final long ANSWER_SECONDS = 5;
 
-    /** A segment in which the channel goes on. {@code charter} is -1 unless the daemon has another one. */
+    /** A segment in which the channel continues. {@code charter} is -1 unless a new daemon has another charter. */
     record Successor(long generation, long first, long restarted, boolean isStrict, int segment, int charter) {
         void close() {
             Libc.close(segment, charter);
@@ -40,16 +40,19 @@ final class Link {
     private long dead;
     private Thread keeper;
 
-    /** Asks for a channel. {@code bell} is the far end of one, or -1. */
+    /** Requests a channel. {@code bell} is the far end of a bell, or -1. */
     Link(String path, String channel, boolean isHidden, boolean watches, int bell, Runnable wake) {
         this.path = path;
         this.bell = bell;
         this.wake = wake;
-        // The name was checked, so it needs no escapes.
+        // The name was checked before, so it needs no escapes.
         request = "{\"request\":\"subscribe\",\"channel\":\"" + channel + "\",\"park\":" + (bell >= 0) + ",\"hidden\":" + isHidden + ",\"watch\":" + watches + ",\"resume\":";
     }
 
-    /** Attaches for the first time. The caller owns the charter, the last descriptor of the answer, and must not close the others. */
+    /**
+     * Attaches for the first time. The caller then owns the charter, which is the last descriptor of the answer. The caller must not close
+     * the other descriptors.
+     */
     Reply begin() throws IOException {
         Reply reply = attach(false);
         try {
@@ -66,12 +69,12 @@ final class Link {
         return reply;
     }
 
-    /** Asks for a gate, and takes it for the reader of a segment (CONTROL.md 9). The socket is not watched yet. */
+    /** Requests a gate, and takes it for the reader of a segment (CONTROL.md 9). Must be called before {@link #keep}. */
     HeldGate gate(String name, Header header) throws IOException {
         Libc.limit(to.fd, ANSWER_SECONDS);
         Reply reply = to.ask("{\"request\":\"gate\",\"gate\":\"" + name + "\"}");
         while (!reply.name().equals("gate") && take(reply)) {
-            reply = to.answer(); // what the daemon had sent before it read the request
+            reply = to.answer(); // the packet that the daemon sent before it read the request
         }
         if (!reply.name().equals("gate") || reply.descriptors.length != 2) {
             reply.close();
@@ -136,7 +139,7 @@ final class Link {
         }
     }
 
-    /** Takes a packet. Returns whether the connection is of further use. */
+    /** Takes a packet. Returns whether the connection can still be used. */
     private boolean hear() {
         try {
             return take(to.receive());
@@ -145,7 +148,7 @@ final class Link {
         }
     }
 
-    /** Takes what the daemon says by itself. Returns false for anything else, and closes its descriptors. */
+    /** Takes a message that the daemon sends without a request. For any other packet, closes its descriptors and returns false. */
     private boolean take(Reply reply) {
         synchronized (this) {
             if (reply.name().equals("moved") && reply.descriptors.length == 2) {
@@ -172,8 +175,8 @@ final class Link {
     }
 
     /**
-     * Queues the segment of an answer as the next one, with a descriptor for the reader, since the answer's is shown to daemons. Once it has
-     * succeeded, the charter belongs to the queue.
+     * Adds the segment of an answer to the queue of next segments. The reader gets a copy of the descriptor, because the original is shown
+     * to later daemons. After a success, the queue owns the charter.
      */
     private void push(Reply reply, int charter) throws IOException {
         int copy = Libc.duplicate(reply.descriptors[0]);
@@ -184,7 +187,7 @@ final class Link {
         hasMoved = true;
     }
 
-    /** Shows what this reader has to a daemon that has come back. */
+    /** Shows the reader's memory to a daemon that has come back. */
     private boolean resume() {
         Reply reply;
         try {
@@ -208,7 +211,7 @@ final class Link {
                 lock = got[1];
                 charter = theirs;
                 if (isOtherCharter) {
-                    // It counts generations from 1 again.
+                    // With another charter, generations count from 1 again.
                     deadIn = 0;
                     dead = 0;
                 } else {
@@ -225,7 +228,7 @@ final class Link {
         return true;
     }
 
-    /** The next segment, or null. It costs one load while there is none. */
+    /** Returns the next segment, or null. If there is none, this costs only one load. */
     Successor takeMoved() {
         if (!hasMoved) {
             return null;
@@ -237,7 +240,7 @@ final class Link {
         }
     }
 
-    /** Whether the daemon told of this publisher's death. */
+    /** Whether the daemon has reported the death of this publisher. */
     boolean hasDied(long generation, long epoch) {
         if (deaths == 0) {
             return false;

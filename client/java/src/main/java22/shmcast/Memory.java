@@ -10,13 +10,13 @@ import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
 import java.nio.channels.FileChannel.MapMode;
 
-/** A map, read-only unless it is a page. */
+/** Mapped memory. It is read-only unless it is a reader page. */
 final class Memory {
     private static final VarHandle WORD =
             ValueLayout.JAVA_LONG.withOrder(ByteOrder.LITTLE_ENDIAN).varHandle().withInvokeExactBehavior();
 
     private static final VarHandle ARRAY = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
-    /** Up to here words cost less than the call for any number of bytes. */
+    /** Up to this number of bytes, copying word by word is faster than the general call. */
     private static final int SMALL = 256;
 
     private final Arena arena;
@@ -37,7 +37,7 @@ final class Memory {
         }
     }
 
-    /** Maps a descriptor that a daemon handed over. */
+    /** Maps a descriptor that a daemon has passed. */
     static Memory map(int fd, long from, long bytes, boolean isWritable) throws IOException {
         MemorySegment mapped = Libc.mmap(fd, from, bytes, isWritable);
         Arena arena = Arena.ofShared();
@@ -48,12 +48,12 @@ final class Memory {
         return (long) WORD.getOpaque(segment, offset);
     }
 
-    /** Stores a word of a page of one's own, behind all stores before it. */
+    /** Stores a word of this reader's own page, after all earlier stores. */
     void store(long offset, long value) {
         WORD.setRelease(segment, offset, value);
     }
 
-    /** As {@code Segment.copy}. */
+    /** Does the same as {@code Segment.copy}. */
     void copy(long offset, byte[] to, int length) {
         if (length <= SMALL) {
             for (int i = 0; i < length; i += 8) {
@@ -64,7 +64,7 @@ final class Memory {
         MemorySegment.copy(segment, ValueLayout.JAVA_BYTE, offset, to, 0, length);
     }
 
-    /** Copies bytes from any offset, to a place in an array. */
+    /** Copies bytes from any offset to a place in an array. */
     void copyTo(long offset, byte[] to, int place, int length) {
         MemorySegment.copy(segment, ValueLayout.JAVA_BYTE, offset, to, place, length);
     }

@@ -24,7 +24,7 @@ final class Native {
         return FileGate.open(directory, name, header);
     }
 
-    /** The daemon's socket (CONTROL.md 1). */
+    /** Returns the path of the daemon's socket (CONTROL.md 1). */
     private static String socketPath(Path told) {
         if (told != null) {
             return told.toString();
@@ -91,7 +91,7 @@ final class Native {
         }
     }
 
-    /** A page in a descriptor, which stays open. */
+    /** A page in a file whose descriptor stays open. */
     static class MappedPage extends Page {
         private final Memory memory;
 

@@ -8,21 +8,21 @@ import java.util.List;
 import java.util.Objects;
 import shmcast.ShmcastException.Code;
 
-/** A publisher of the C library. */
+/** A publisher that uses the C library. */
 final class NativeOutlet extends Outlet {
-    /** Up to here the library copies from the array while no collection of garbage can move it. */
+    /** Up to this size, the library copies directly from the array. The garbage collector cannot move the array during this copy. */
     private static final int MOST_CRITICAL = 1024;
 
-    /** Its memory goes with a later collection of garbage. Memory that can be closed costs each call two locked instructions that keep it open. */
+    /** A later garbage collection frees this memory. Memory that can be closed would cost two locked instructions in each call. */
     private final Arena arena;
     private final MemorySegment outcome;
     private MemorySegment staging;
-    /** The last array that was published, and the view of it: programs use one again and again. */
+    /** The last published array, and its view. Programs often publish from the same array. */
     private byte[] array = {};
 
     private MemorySegment view = MemorySegment.ofArray(array);
     private MemorySegment handle;
-    /** Whether a call may wait for a gate. A collection of garbage must not wait for that. */
+    /** Whether a call can wait for a gate. The garbage collector must not wait for such a call. */
     private final boolean waits;
 
     NativeOutlet(Publisher.Builder builder) throws IOException {
@@ -37,7 +37,7 @@ final class NativeOutlet extends Outlet {
         try {
             return Shmcast.open(builder);
         } catch (ExceptionInInitializerError | NoClassDefFoundError e) {
-            // The first call that needs the library gives the one, and later ones the other.
+            // The first call that needs the library throws the first of these errors, and later calls throw the second.
             throw new ShmcastException(
                     Code.OTHER, "publishing takes the C library, libshmcast.so.0: install it, or name its file by -Dshmcast.native", e);
         }

@@ -7,7 +7,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
 
-/** A packet of the daemon (CONTROL.md 2): one object of JSON. Fields that are unknown are passed over. */
+/** A packet of the daemon (CONTROL.md 2), which is one object of JSON. Unknown fields are ignored. */
 final class Reply {
     private static final int DEEPEST = 16;
 

@@ -18,7 +18,10 @@ import java.util.ArrayList;
 import java.util.List;
 import shmcast.ShmcastException.Code;
 
-/** The functions of shmcast.h that publishing takes. The property {@code shmcast.native} names the library's file, if it is not found. */
+/**
+ * The functions of shmcast.h that publishing needs. If the library's file is not found by itself, the property {@code shmcast.native} gives
+ * its path.
+ */
 final class Shmcast {
     private static final String LIBRARY = System.getProperty("shmcast.native", "libshmcast.so.0");
     /** The code of SHMCAST_ERROR_FULL. */
@@ -212,7 +215,7 @@ final class Shmcast {
         }
     }
 
-    /** This thread's last error. */
+    /** Makes an exception from this thread's last error. */
     static ShmcastException failure(int code) {
         String why;
         try {

@@ -21,7 +21,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.function.Executable;
 import shmcast.ShmcastException.Code;
 
-/** Boards, against the publisher of the command. */
+/** Tests boards against the publisher of the command. */
 @Timeout(240)
 class BoardTest {
     private Publishers publishers;
@@ -40,7 +40,7 @@ class BoardTest {
         return Subscriber.of("c").dir(publishers.directory);
     }
 
-    /** Keeps what comes, and checks it against the model. */
+    /** Keeps the received messages, and checks them against the model. */
     private static final class Screen implements Handler {
         final Ticks ticks;
         final Map<Integer, Long> board = new HashMap<>();
@@ -133,7 +133,7 @@ class BoardTest {
         }
     }
 
-    /** Readers of each kind, which are lapped or fall behind, are told exactly how many messages of each key they did not get. */
+    /** Readers of each kind are lapped or fall behind. These readers must get the exact number of messages of each key that they missed. */
     @Test
     void aSlowReaderGetsTheNewestAndTheNumberLeftOut() throws Exception {
         Ticks ticks = new Ticks(50);
@@ -146,7 +146,7 @@ class BoardTest {
         List<Long> first = slow.stream().map(Subscriber::nextSequence).toList();
         long published = 400;
         for (int round = 0; round < 5; round++) {
-            long more = round == 1 ? 40 : 6_000; // some readers keep up with the short one
+            long more = round == 1 ? 40 : 6_000; // some readers keep up with the short round
             ticks.publish(publishers, published + 1, published + more);
             published += more;
             for (int i = 0; i < slow.size(); i++) {
@@ -159,7 +159,7 @@ class BoardTest {
                     expected.merge(ticks.key(n), 1L, Long::sum);
                 }
                 if (i == 2) {
-                    ticks.newest(400).forEach((key, newest) -> expected.merge(key, 1L, Long::sum)); // what the board began with
+                    ticks.newest(400).forEach((key, newest) -> expected.merge(key, 1L, Long::sum)); // the first keys of the board
                 }
                 assertEquals(expected, screen.counted, "reader " + i + ", round " + round);
                 ticks.newest(published).forEach((key, newest) -> assertEquals(newest, screen.last.get(key)));
@@ -169,7 +169,10 @@ class BoardTest {
         slow.forEach(Subscriber::close);
     }
 
-    /** A conflating reader must know all that it was given, so it cannot begin with older messages. It once could, with the oldest. */
+    /**
+     * A conflating reader must know everything that it received, so it cannot begin with older messages. An earlier version allowed the
+     * oldest message.
+     */
     @Test
     void aConflatingReaderBeginsWithTheLatestMessageOrTheBoard() throws Exception {
         new Ticks(50).publish(publishers, 1, 400, "--capacity", "64KiB", "--set", "board.key=4..8");
@@ -181,7 +184,10 @@ class BoardTest {
         }
     }
 
-    /** Readers join at any time while publishers work and are killed. Each board is that of one moment, and the stream goes on from there. */
+    /**
+     * Readers join at any time, while publishers publish and are killed. Each reader gets the board of one moment, and then the stream from
+     * there on.
+     */
     @Test
     void boardsThatAreJoinedUnderKilledPublishersMissNothing() throws Exception {
         Ticks ticks = new Ticks(300);
@@ -259,7 +265,7 @@ class BoardTest {
             for (String none : List.of("CHF", "NOK", "EURO", "EU", "")) {
                 assertNull(board.get(bytes(none)), none);
             }
-            // The removed key has given its slot away, as there were five.
+            // There were five keys, so the removed key has lost its slot.
             assertEquals(new BoardCounters(9, 1, 5, 0, 1, 1), board.counters());
             List<BoardEntry> entries = board.entries();
             assertEquals(List.of(2L, 3L, 5L, 8L, 9L), entries.stream().map(BoardEntry::sequence).toList());
@@ -291,11 +297,11 @@ class BoardTest {
                 }
             });
         }
-        // The newest message of JPY is too large.
+        // The newest message of JPY is too large for the board.
         assertEquals(List.of("EUR 1.09", "USD 1", "AUD 2", "GBP 1.28", "lapped 1 12", "live 12"), told);
     }
 
-    /** Keys of each kind of identity: a word, two words, and hashes. */
+    /** Keys of each kind: those that one word identifies, those that two words identify, and those that need hashes. */
     @Test
     void keysOfEachLengthAreFound() throws Exception {
         for (int length : new int[] {1, 7, 8, 9, 16, 17, 24, 256}) {
@@ -331,7 +337,7 @@ class BoardTest {
         }
     }
 
-    /** SPEC.md 8.1 quotes these numbers. */
+    /** SPEC.md 8.1 has these numbers. */
     @Test
     void aKeyIsIdentifiedByTheWordsOfTheDocument() throws Exception {
         BoardLayout layout = BoardLayout.parse(HostileBoardTest.header(0, 3, 0x0123_4567_89ab_cdefL), 1 << 20);
@@ -401,7 +407,7 @@ class BoardTest {
             }
             long allocated = threads.getThreadAllocatedBytes(thread) - before;
             assertTrue(seen[0] > 3_000 * 30, seen[0] + " messages");
-            assertTrue(allocated < 20_000, allocated + " bytes for 1,500 joins"); // the measurement itself takes some
+            assertTrue(allocated < 20_000, allocated + " bytes for 1,500 joins"); // the measurement itself allocates some bytes
         }
     }
 }

@@ -3,7 +3,7 @@ package shmcast;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Counts what comes, checks every byte, and keeps the events that are no messages. */
+/** Counts the received messages, checks every byte, and keeps the other events. */
 final class Counted implements Handler {
     long received;
     long missed;

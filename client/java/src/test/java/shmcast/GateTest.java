@@ -31,7 +31,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import shmcast.ShmcastException.Code;
 
-/** Gates and boards of publishers in Java, by the C library, and gates that readers in Java hold. */
+/** Tests gates and boards of publishers in Java, which use the C library, and gates that readers in Java hold. */
 @Timeout(240)
 class GateTest {
     private Publishers publishers;
@@ -68,7 +68,7 @@ class GateTest {
         return ByteBuffer.wrap(Files.readAllBytes(publishers.directory.resolve("c/gates").resolve(name))).order(ByteOrder.LITTLE_ENDIAN);
     }
 
-    /** Whether the page's position counts in a segment. */
+    /** Whether the position on the page is valid for a segment. */
     private static boolean counts(ByteBuffer page, Header header) {
         return page.getLong(8 * 17) == ((page.getLong(8 * 16) ^ header.uuidLow()) * 0x9e37_79b9_7f4a_7c15L ^ header.uuidHigh());
     }
@@ -108,7 +108,7 @@ class GateTest {
                 assertEquals(Code.UNKNOWN_GATE, unknown.code());
                 assertTrue(unknown.getMessage().contains("ledger, risk"), unknown.getMessage());
             }
-            // A gate that is closed holds nobody up.
+            // After its reader has closed it, a gate does not make publishers wait.
             for (int i = 0; i < 20_000; i++) {
                 assertNotEquals(0, p.tryPublish(new byte[100]));
             }
@@ -128,7 +128,7 @@ class GateTest {
             for (int i = 0; i < 10; i++) {
                 p.publish(new byte[40]);
             }
-            // The place is told before the handler has the message: it was copied.
+            // The position is stored before the handler gets the message, because the message was already copied.
             List<Long> due = new ArrayList<>();
             s.poll(m -> {
                 try {
@@ -147,7 +147,7 @@ class GateTest {
         }
     }
 
-    /** The publisher waits outside of the JVM: another thread collects garbage, and takes messages away. */
+    /** The publisher waits outside of the JVM. So another thread can collect garbage and receive messages. */
     @Test
     void otherThreadsGoOnWhileAMessageWaits() throws Exception {
         try (Publisher p = publisher().gate(Gate.of("slow").withLimit(Duration.ofSeconds(60)).refusing()).open();
@@ -208,7 +208,7 @@ class GateTest {
         assertEquals(Code.GATE, assertThrows(ShmcastException.class, () -> publisher().gate(Gate.of("a").withLagBytes(1)).open()).code());
     }
 
-    /** A reader that holds a gate and is a board's late joiner at once reads all behind a publisher that never stops. */
+    /** A reader holds a gate and begins with the board. The reader must receive everything, while the publisher never stops. */
     @Test
     void nothingIsLostBehindAGate() throws Exception {
         Ticks ticks = new Ticks(40);
@@ -270,7 +270,7 @@ class GateTest {
         }
     }
 
-    /** Pages that another program wrote: a reader takes the gate, or is refused by an error of this package, and a publisher lives. */
+    /** Another program has written to the page. A reader takes the gate or gets an error of this package, and a publisher continues. */
     @Test
     void hostilePagesHarmNobody() throws Exception {
         Set<Code> refusals = EnumSet.of(Code.GATE, Code.UNKNOWN_GATE);
@@ -301,7 +301,7 @@ class GateTest {
                 }
             }
             assertTrue(taken > 50 && taken < 300, taken + " taken");
-            // The page is shortened under its reader, which is free to be told so, and leaves the gate free.
+            // The page is shortened while a reader uses it. The reader can get an error, and must leave the gate free.
             Files.write(file, right);
             try (Subscriber s = subscriber().gate("risk").open()) {
                 FileChannel other = FileChannel.open(file, StandardOpenOption.WRITE);
@@ -317,7 +317,7 @@ class GateTest {
             }
             Files.write(file, right);
             subscriber().gate("risk").open().close();
-            // A link is no page.
+            // A link does not count as a page.
             Files.delete(file);
             Files.createSymbolicLink(file, publishers.directory.resolve("c/segment"));
             assertEquals(Code.UNKNOWN_GATE, assertThrows(ShmcastException.class, () -> subscriber().gate("risk").open()).code());
@@ -352,7 +352,7 @@ class GateTest {
         }
     }
 
-    /** Counts what comes: each message with those that were left out before it. */
+    /** Counts the received messages, together with the messages that were skipped before each of them. */
     private static final class Heard implements Handler {
         final Ticks ticks;
         final List<String> told = new ArrayList<>();
@@ -384,7 +384,7 @@ class GateTest {
         }
     }
 
-    /** Waits until a board hears of the channel's new memory, by the socket, and compares it with the model. */
+    /** Waits until a board has followed the channel to its new memory. Then compares the board with the model. */
     private static void agree(Board board, Ticks ticks, long published) throws Exception {
         for (int attempt = 0; attempt < 1_000 && board.counters().through() != published; attempt++) {
             Thread.sleep(5);
@@ -396,7 +396,7 @@ class GateTest {
         }
     }
 
-    /** A daemon's channel: its gate, its board, and the memory that it moves to, where sequences begin anew. */
+    /** Tests a daemon's channel: its gate, its board, and a move to new memory in which sequences restart. */
     @Test
     void aDaemonsChannelHasThemToo() throws Exception {
         Path socket = publishers.directory.resolve("control.sock");
@@ -422,7 +422,7 @@ class GateTest {
                     }
                     assertEquals(200, heard.last);
                     agree(board, ticks, 200);
-                    // The publisher looks at the gate once in a while.
+                    // The publisher checks the gate only sometimes.
                     for (long n = 201; n < 20_000 && anew.gates().get(0).state() != GateStatus.State.IN_FORCE; n++) {
                         anew.publish(ticks.payload(n));
                         s.poll(heard, 64);
@@ -433,7 +433,7 @@ class GateTest {
         }
     }
 
-    /** Publishes until the gate refuses, and receives all of it. */
+    /** Publishes until the gate refuses a message, and receives all messages. */
     private static void fill(Publisher p, Subscriber s, Heard heard) throws Exception {
         assertEquals("risk", p.gates().get(0).name());
         long published = 0;
@@ -451,12 +451,12 @@ class GateTest {
         assertEquals(GateStatus.State.IN_FORCE, p.gates().get(0).state());
     }
 
-    /** Each publisher has memory of its own. Boards and counts go over to the next, also those of a reader that was left behind. */
+    /** Each publisher has its own memory. The board and the counts continue in the next memory, even for a reader that was left behind. */
     @Test
     void countsGoOnFromGenerationToGeneration() throws Exception {
         Path socket = publishers.directory.resolve("control.sock");
         startDaemon(socket, "strict", 28);
-        Ticks ticks = new Ticks(50, 28); // each generation identifies long keys by other words
+        Ticks ticks = new Ticks(50, 28); // in each generation, other words identify long keys
         Heard heard = new Heard(ticks);
         try (Subscriber s = attached(Subscriber.of("c").daemon(socket).start(Start.BOARD).conflate());
                 Board board = Subscriber.of("c").daemon(socket).openBoard()) {

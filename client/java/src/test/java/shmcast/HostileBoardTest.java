@@ -16,7 +16,10 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import shmcast.ShmcastException.Code;
 
-/** Random words in a board give an entry, an event, or an error of this package; never another exception, and no call hangs. */
+/**
+ * With random words in a board, a reader gets an entry, an event, or an error of this package. There is no other exception, and no call
+ * hangs.
+ */
 class HostileBoardTest {
     private static final Ticks TICKS = new Ticks(40);
     private static final long[] INTERESTING = {
@@ -24,7 +27,7 @@ class HostileBoardTest {
     };
     private static final Set<Code> REFUSALS = EnumSet.of(Code.FOREIGN, Code.FIELD, Code.TRUNCATED, Code.BOARD, Code.CORRUPT, Code.LIMIT);
 
-    /** The header of a board for 4 keys. */
+    /** Makes the header of a board for 4 keys. */
     static byte[] header(int start, int end, long seed) {
         ByteBuffer page = ByteBuffer.allocate(BoardLayout.HEADER).order(ByteOrder.LITTLE_ENDIAN);
         page.put(0, "SHMBORD1".getBytes());
@@ -38,7 +41,7 @@ class HostileBoardTest {
         return memory.putLong(board + 120, sum.getValue());
     }
 
-    /** A segment that a publisher wrote. */
+    /** Returns a segment that a publisher wrote. */
     private static ByteBuffer written(Publishers publishers) throws Exception {
         TICKS.publish(publishers, 1, 900, "--capacity", "64KiB", "--set", "board.key=4..8", "--set", "board.keys=32", "--set", "board.value=48");
         byte[] bytes = Files.readAllBytes(publishers.directory.resolve("c/segment"));
@@ -93,7 +96,7 @@ class HostileBoardTest {
             }
         }
         if (random.nextInt(16) == 0) {
-            for (int slot = 0; slot < 32; slot++) { // a board in the middle of stores
+            for (int slot = 0; slot < 32; slot++) { // a board with unfinished stores
                 memory.putLong(heads + 64 * slot, memory.getLong(heads + 64 * slot) | 1);
             }
         }
@@ -112,7 +115,7 @@ class HostileBoardTest {
         };
     }
 
-    /** Reads all that a board gives. Returns whether nothing was refused. */
+    /** Reads everything from a board. Returns whether nothing was refused. */
     private static boolean consume(Path directory, Random random) throws IOException {
         Subscriber.Builder builder = Subscriber.of("c").dir(directory).hidden();
         Handler handler = m -> assertTrue(m.length() <= 65_536 && m.conflated() >= -1);
@@ -144,7 +147,7 @@ class HostileBoardTest {
         return true;
     }
 
-    /** A board whose sizes are the largest there may be costs an error, and not the memory or hours. */
+    /** A board claims the largest possible sizes. The reader gets an error, and does not use this much memory or time. */
     @Test
     @Timeout(200)
     void aBoardThatClaimsMuchIsBounded() throws Exception {

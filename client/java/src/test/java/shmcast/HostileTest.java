@@ -17,7 +17,10 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import shmcast.ShmcastException.Code;
 
-/** Random words in a segment give an event, an error of this package, or nothing; never another exception, and no call hangs. */
+/**
+ * With random words in a segment, a reader gets an event, an error of this package, or nothing. There is no other exception, and no call
+ * hangs.
+ */
 class HostileTest {
     private static final long[] INTERESTING = {
         0, 1, 63, 64, 1 << 16, (1L << 48) - 1, 1L << 48, 1L << 62, (1L << 62) + 1, Long.MAX_VALUE, Long.MIN_VALUE, -1, -64
@@ -88,7 +91,7 @@ class HostileTest {
         return 1;
     }
 
-    /** The segment of the listing beside SPEC.md. */
+    /** Returns the segment of the listing beside SPEC.md. */
     private static ByteBuffer golden() throws IOException {
         ByteBuffer memory = ByteBuffer.allocate(77824).order(ByteOrder.LITTLE_ENDIAN);
         for (String line : Files.readAllLines(Path.of("../../shm-layout/tests/golden/segment.txt"))) {

@@ -62,13 +62,13 @@ class NativeTest {
                         .start();
     }
 
-    /** The command looks for channels that are files first, if it is told where. */
+    /** If the command knows a directory, it first searches for channels in files. */
     private void onlyTheDaemon(ProcessBuilder builder) {
         builder.environment().remove("SHMCAST_DIR");
         builder.environment().put("SHMCAST_SOCKET", socket.toString());
     }
 
-    /** A publisher to the daemon's channel by the command, which reads messages with their lengths. */
+    /** Starts the command as a publisher of the daemon's channel. The command reads messages with their lengths. */
     private Process publisher() throws IOException {
         ProcessBuilder builder = new ProcessBuilder(Publishers.command("shmcast"), "pub", "c", "--framing", "u32le", "--set", "prepare=none");
         onlyTheDaemon(builder);
@@ -109,7 +109,7 @@ class NativeTest {
         assertEquals(0, counted.wrong);
     }
 
-    /** A page without room was made all the same, and the first store into it was an error of the JVM. */
+    /** In an earlier version, a page was made even without space for it. The first store into this page was an error of the JVM. */
     @Test
     void aReaderOnAFullFileSystemHasNoPage() throws Exception {
         assumeTrue(CAN, "this Java has no pages");
@@ -156,7 +156,7 @@ class NativeTest {
         }
     }
 
-    /** A client may pass over the fields that it does not know, whatever numbers they have. The class is not there for Java 17. */
+    /** A client must ignore unknown fields, whatever numbers they have. Java 17 does not have this class. */
     @Test
     void answersMayHaveNumbersOfAnyKind() throws Exception {
         assumeTrue(CAN, "this Java has no daemons' channels");
@@ -168,7 +168,10 @@ class NativeTest {
         assertEquals(0L, number.invoke(reply, "offset"));
     }
 
-    /** A reader outlives its daemon, comes back to the next, and hears of the publisher's death, however it waits. */
+    /**
+     * A reader stays when its daemon dies, attaches to the next daemon, and gets the event of the publisher's death. This holds for each
+     * way to wait.
+     */
     @Test
     void daemonsAreKilledUnderReaders() throws Exception {
         assumeTrue(CAN, "this Java has no descriptors");
@@ -207,7 +210,7 @@ class NativeTest {
         }
     }
 
-    /** A publisher is killed, and both kinds of readers hear of it once. */
+    /** A publisher is killed, and readers of both kinds get this event once. */
     @Test
     void deathsAreTold() throws Exception {
         assumeTrue(CAN, "this Java cannot look at locks");
@@ -230,7 +233,7 @@ class NativeTest {
                 gone.clear();
                 Process process = s == hosted ? publisher() : publishers.publisher();
                 Counted counted = new Counted();
-                Publishers.feed(process, 1, 0); // ends of itself
+                Publishers.feed(process, 1, 0); // the publisher ends by itself
                 process.waitFor();
                 Process killed = s == hosted ? publisher() : publishers.publisher();
                 killed.getOutputStream().write(new byte[] {0, 0, 0, 0});
@@ -258,7 +261,10 @@ class NativeTest {
         return CAN && library != null;
     }
 
-    /** Each try says so, the first and those after it. Classes of a loader of its own have not looked for the library yet. */
+    /**
+     * Each attempt must give this error, both the first and the later ones. A separate class loader is used, because its classes have not
+     * searched for the library yet.
+     */
     @Test
     void publishersWithoutTheLibrarySayHowToGetIt() throws Exception {
         assumeTrue(CAN, "this Java cannot call it");

@@ -13,7 +13,7 @@ import java.util.List;
 import java.util.Random;
 import java.util.stream.Stream;
 
-/** A directory of channels, and real publishers in it. */
+/** A directory of channels, with real publishers. */
 final class Publishers implements AutoCloseable {
     final Path directory;
 
@@ -30,7 +30,7 @@ final class Publishers implements AutoCloseable {
         }
     }
 
-    /** A command: below $SHMCAST_BIN, or the workspace's build. */
+    /** Returns the path of a command, in $SHMCAST_BIN or in the workspace's build. */
     static String command(String name) {
         String told = System.getenv("SHMCAST_BIN");
         return Stream.of(told == null ? "../../target/release" : told, "../../target/debug")
@@ -55,7 +55,7 @@ final class Publishers implements AutoCloseable {
         return start(words.toArray(String[]::new));
     }
 
-    /** Publishes the numbered messages from..=to, to the end. */
+    /** Publishes the numbered messages `from` to `to`, and closes the channel. */
     void publish(long from, long to, String... more) throws IOException, InterruptedException {
         Process process = publisher(more);
         feed(process, from, to);
@@ -64,7 +64,7 @@ final class Publishers implements AutoCloseable {
         }
     }
 
-    /** Writes numbered messages to a publisher, until it dies. */
+    /** Writes numbered messages to a publisher until the publisher dies. */
     static void feed(Process process, long from, long to) {
         try (OutputStream out = process.getOutputStream()) {
             for (long n = from; n <= to; n++) {
@@ -73,11 +73,11 @@ final class Publishers implements AutoCloseable {
                 out.write(payload);
             }
         } catch (IOException e) {
-            // It was killed.
+            // The publisher was killed.
         }
     }
 
-    /** The length of the numbered message: 0 to 64 KiB, most of them short. */
+    /** Returns the length of a numbered message: 0 to 64 KiB. Most messages are short. */
     static int length(long number) {
         Random random = new Random(number * 31);
         return random.nextInt(1 << random.nextInt(17));

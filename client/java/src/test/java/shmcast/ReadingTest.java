@@ -49,7 +49,7 @@ class ReadingTest {
         Counted all = new Counted();
         try (Subscriber s = subscriber().start(Start.OLDEST).open();
                 Subscriber next = subscriber().open()) {
-            s.recv(all, Duration.ofSeconds(10)); // up to the end of the first
+            s.recv(all, Duration.ofSeconds(10)); // up to the end of the first publisher
             assertEquals(List.of("end"), all.told);
             assertFalse(s.isOver());
             while (!s.isOver()) {
@@ -57,7 +57,7 @@ class ReadingTest {
             }
             assertEquals(List.of("end", "epoch 2", "end"), all.told);
             assertEquals(5, all.received);
-            // On a closed channel without a message for it, it waits for the next publisher.
+            // If a channel is closed and has no message for a subscriber, the subscriber waits for the next publisher.
             Counted waiting = new Counted();
             next.recv(waiting, Duration.ofSeconds(10));
             assertEquals(List.of("end"), waiting.told);
@@ -70,7 +70,10 @@ class ReadingTest {
         }
     }
 
-    /** A reader of a channel that a cleaner removed, or that somebody moved, waited for ever for the next publisher, who makes another one. */
+    /**
+     * An earlier mistake: after somebody removed or moved a channel, its reader waited forever for the next publisher, which makes another
+     * channel.
+     */
     @Test
     void filesThatAreRemovedOrMovedAreTold() throws Exception {
         for (String what : List.of("segment", "channel", "moved channel")) {
@@ -78,7 +81,7 @@ class ReadingTest {
             publishers.publish(1, 3, "--capacity", "64KiB");
             Counted all = new Counted();
             try (Subscriber s = subscriber().start(Start.OLDEST).waiting(Wait.SLEEP).open()) {
-                // As long as all have their names, nothing is told.
+                // While all files have their names, the reader gets no error.
                 while (s.recv(all, Duration.ofMillis(1500)) > 0) {}
                 assertEquals(3, all.received, what);
                 switch (what) {
@@ -105,7 +108,7 @@ class ReadingTest {
         }
     }
 
-    /** A link is not followed, in place of the channel or of its segment. */
+    /** A link is not followed, whether it replaces the channel or its segment. */
     @Test
     void linksInPlaceOfAChannelAreRefused() throws Exception {
         publishers.publish(1, 3, "--capacity", "64KiB");
@@ -156,7 +159,7 @@ class ReadingTest {
         }
     }
 
-    /** A program that stops at the end of the stream has not been handed what the next publisher published. */
+    /** A program that stops at the end of the stream has not received messages of the next publisher. */
     @Test
     void aCallEndsWithTheStream() throws Exception {
         publishers.publish(1, 100, "--capacity", "8MiB");
@@ -197,7 +200,7 @@ class ReadingTest {
         }
     }
 
-    /** Received and missed are together what was published, however fast publishers are, and however they end. */
+    /** The received and the missed messages together are all published messages, however fast publishers are and however they end. */
     @Test
     void nothingIsLostSilentlyBehindPublishersThatAreKilled() throws Exception {
         publishers.publish(1, 1, "--capacity", "1MiB", "--set", "max_message=65536");
@@ -261,11 +264,11 @@ class ReadingTest {
             }
             long allocated = threads.getThreadAllocatedBytes(thread) - before;
             assertEquals(400 * 2_000, sums[0]);
-            assertTrue(allocated < 20_000, allocated + " bytes for 400,000 messages"); // the measurement itself takes some
+            assertTrue(allocated < 20_000, allocated + " bytes for 400,000 messages"); // the measurement itself allocates some bytes
         }
     }
 
-    /** A file that its owner shortens gives an error, not the end of the program. */
+    /** If the owner shortens a file, the reader gets an error, and the program does not end. */
     @Test
     void shortenedFileIsCorrupt() throws Exception {
         publishers.publish(1, 50, "--capacity", "8MiB");
@@ -279,7 +282,7 @@ class ReadingTest {
                     s.poll(m -> {}, 1);
                 }
             });
-            // The JVM notices it at once, or behind the call.
+            // The JVM notices this immediately, or only after the call.
             assertTrue(e instanceof ShmcastException x && x.code() == Code.CORRUPT || e instanceof InternalError, e.toString());
             assertEquals(Code.TRUNCATED, assertThrows(ShmcastException.class, subscriber()::open).code());
         }

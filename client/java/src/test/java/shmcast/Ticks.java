@@ -7,10 +7,13 @@ import java.nio.ByteOrder;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Messages with keys, which begin with byte 4 of each payload. The model knows of each message its key, and whether it removes the key. */
+/**
+ * Messages with keys. The key begins with byte 4 of each payload. The model has the key of each message, and knows whether the message
+ * removes its key.
+ */
 final class Ticks {
     final int keys;
-    /** The byte behind the key. */
+    /** The index of the byte after the key. */
     final int keyEnd;
 
     Ticks(int keys) {
@@ -27,7 +30,10 @@ final class Ticks {
         return (int) (hash >>> 40) % keys;
     }
 
-    /** A message that ends behind its key removes it. Boards do not count one whose key they never had, so none of the first does. */
+    /**
+     * Whether a message ends directly after its key, and so removes the key. Boards do not count the removal of a key that they never had.
+     * So none of the first messages removes its key.
+     */
     boolean removes(long number) {
         return number > 400 && (number * 0x9e37_79b9_7f4a_7c15L >>> 20 & 15) == 3;
     }
@@ -52,7 +58,7 @@ final class Ticks {
         return java.util.Arrays.equals(copy, payload(m.sequence()));
     }
 
-    /** Writes numbered messages to a publisher, until it dies. */
+    /** Writes numbered messages to a publisher until the publisher dies. */
     void feed(Process process, long from, long to) {
         try (OutputStream out = process.getOutputStream()) {
             for (long n = from; n <= to; n++) {
@@ -61,7 +67,7 @@ final class Ticks {
                 out.write(payload);
             }
         } catch (IOException e) {
-            // It was killed.
+            // The publisher was killed.
         }
     }
 
@@ -73,7 +79,7 @@ final class Ticks {
         }
     }
 
-    /** The newest message of each key that was not removed, of those up to a number. */
+    /** Returns the newest message of each key that was not removed, among the messages up to a number. */
     Map<Integer, Long> newest(long to) {
         Map<Integer, Long> newest = new HashMap<>();
         for (long n = 1; n <= to; n++) {
