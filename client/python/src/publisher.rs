@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// While a batch waits for gates, signal handlers run about once in this time.
+/// The interval at which signal handlers run during a batch for a channel with gates. The handlers run between two messages of the batch.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// Publishes a channel's messages. If the channel already exists, the publisher takes it over and continues its sequences.
@@ -128,8 +128,8 @@ impl Publisher {
         published.map_err(|error| self.failure(&error))
     }
 
-    /// Publishes copies, as [`publish_through_gates`](Self::publish_through_gates) does. Stops between two messages if a signal handler
-    /// raises an exception, because a batch can wait for each message.
+    /// Publishes copies, as [`publish_through_gates`](Self::publish_through_gates) does. Each message of the batch can wait for a gate, so
+    /// signal handlers run between messages. If a handler raises an exception, the batch stops there.
     #[cold]
     fn publish_all_through_gates<'a>(
         &self,
@@ -161,7 +161,7 @@ impl Publisher {
         published.map_err(|error| self.failure(&error))
     }
 
-    /// Publishes a copy of the payload. The call can wait, and other threads could change the original meanwhile.
+    /// Publishes a copy of the payload. The call can wait, and other threads could change the original payload during the wait.
     #[cold]
     fn publish_through_gates(&self, payload: &Bound<'_, PyAny>, mark: Mark) -> PyResult<u64> {
         let copy = Lent::of(payload)?.bytes()?.to_vec();

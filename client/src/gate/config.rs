@@ -43,11 +43,11 @@ enum Lag {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Then {
     /// The publisher publishes the message and drops the gate: from now on it does not wait for the gate's reader, and can lap the reader.
-    /// The gate is restored when the reader's lag is at most half of the largest lag.
+    /// The gate is restored when the reader's lag is at most half of the lag that the gate allows.
     #[default]
     Drop,
-    /// The publisher refuses the message, and its call returns an error. It never drops the gate. Gaps and sessions can use the ring beyond
-    /// the largest lag, and are refused when that would overwrite what the gate's reader has not read.
+    /// The publisher refuses the message, and the call returns an error. The publisher never drops the gate. Gaps and sessions can use the
+    /// ring beyond the lag that the gate allows. They are refused if they would overwrite what the gate's reader has not read.
     Refuse,
 }
 

@@ -42,8 +42,8 @@ pub enum GateState {
     Joining,
     /// The publisher waits for the gate's reader, so this reader is not lapped.
     InForce,
-    /// A message has waited for the gate's reader for as long as the gate allows. From now on the publisher does not wait for this reader,
-    /// until its lag is at most half of the largest lag.
+    /// A message has waited for the gate's reader for as long as the gate allows. The publisher does not wait for this reader again until
+    /// the reader's lag is at most half of the lag that the gate allows.
     Dropped,
 }
 

@@ -41,7 +41,7 @@ pub struct HostedGates(GateFolder);
 pub enum Borrower {
     /// The host itself.
     Host,
-    /// A program that the host trusts as itself: of root, or of the host's own user.
+    /// A program of root or of the host's own user. The host trusts such a program as much as itself.
     Trusted,
     /// A program of another user.
     Stranger,
@@ -125,8 +125,8 @@ impl HostedGates {
         self.0.sights().iter().map(|sight| gate_report(sight, tail, &process)).collect()
     }
 
-    /// Forgets the figures of the previous publisher. Call this when a new publisher is let in, which makes its own figures or has no
-    /// gates.
+    /// Forgets the figures of the previous publisher. Call this when a new publisher is let in. The new publisher makes its own figures,
+    /// or has no gates.
     pub fn begin(&self) {
         self.0.forget_figures();
     }

@@ -116,8 +116,8 @@ impl Contention {
         matches!(self.state, State::Trying { .. } | State::Pausing)
     }
 
-    /// Whether the present state ends, because the sequence has reached `until`. Also true if the sequences began at 1 again: the sequence
-    /// would then not reach `until` for a long time.
+    /// Whether the present state ends. The state ends when the sequence `next` has reached `until`. The state also ends if `next` is more
+    /// than [`AGAIN_AT_MOST`] below `until`. Then the channel's sequences have begun at 1 again, and would need too long to reach `until`.
     fn is_over(&self, next: u64) -> bool {
         self.until.wrapping_sub(next).wrapping_sub(1) >= AGAIN_AT_MOST
     }

@@ -1,8 +1,12 @@
 //! Promotes a mirror to a channel of this host. A mirror is a channel that was received from another host. It is promoted when the host
 //! with the channel's publisher is lost.
 //!
-//! A promotion skips 2^32 sequences. So no sequence is used twice, even if the lost host published more messages than arrived here. After a
-//! promotion, the ring has a gap and then a later session of the same tag. The channel is sent under that session from then on.
+//! A promotion skips 2^32 sequences. So no sequence is used twice, even if the lost host published more messages than arrived here. A
+//! promotion writes two records to the ring: a gap for the skipped sequences, and then the start of a new session. The channel is sent
+//! under the new session from then on.
+//!
+//! The name of a session of shmcast consists of a tag, which stands for the channel, and an epoch. The new session has the tag of the
+//! session under which the channel was received, and a higher epoch.
 
 use shmcast::{MAX_SEQUENCE, PublishError, Publisher};
 use std::time::Duration;
@@ -98,8 +102,8 @@ pub enum PromoteError {
 
 /// Turns a received channel into a channel of this host, and begins a new session. `publisher` publishes the channel.
 ///
-/// - `before` is the session under which the channel was received. The new session has its tag, or `tag` if `before` is not a session of
-///   shmcast.
+/// - `before` is the session under which the channel was received. The new session has the tag of `before`.
+/// - `tag` is the tag of the new session if `before` is not a session of shmcast.
 /// - `horizon`: the other host is known to have had all messages below this sequence.
 /// - `below` is the reserve of the channel's journal, if there is a journal.
 ///

@@ -86,8 +86,8 @@ impl Moment {
     }
 }
 
-/// Returns the error of this host's clock in nanoseconds, in the form that packets to receivers have. The value is [`UNSYNCHRONISED`] if
-/// the system does not know the error.
+/// Returns the greatest possible error of this host's clock in nanoseconds, in the form that packets to receivers have. The value is
+/// [`UNSYNCHRONISED`] if the system does not know the error.
 pub fn own_error_ns() -> u32 {
     let error_ns = clock::error_ns().ok().flatten();
     error_ns.and_then(|error_ns| u32::try_from(error_ns).ok()).unwrap_or(UNSYNCHRONISED)

@@ -143,7 +143,7 @@ impl Daemon {
         self.client();
     }
 
-    /// Starts the next daemon after this one has ended. The next daemon gets this wall clock.
+    /// Starts the next daemon after this one has ended. The next daemon reads `clock` instead of the system's wall clock.
     pub fn restart_with(&mut self, clock: &WallClock) {
         self.process = spawn(self.unit.as_deref(), self.dir.path(), Some(clock));
         self.client();

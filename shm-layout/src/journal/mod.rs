@@ -23,7 +23,7 @@ mod trailer;
 
 /// A control record of the ring.
 pub use crate::layout::record::ControlRecord;
-/// The identity of a stream, which all files of a journal name.
+/// The identity of a stream. The headers of all files of a journal have the same identity.
 pub use crate::layout::stream::StreamId;
 pub use build::{FrameBuilder, FrameDraft};
 pub use compose::Composer;

@@ -159,12 +159,13 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
 pub struct Inherited {
     /// The descriptors with their names.
     pub descriptors: Vec<(String, OwnedFd)>,
-    /// Names of the descriptors that exceed [`MAX_INHERITED`]. These descriptors stay open and unused.
+    /// The names of further descriptors, if the service manager passed more than [`MAX_INHERITED`] descriptors. The further descriptors
+    /// stay open and unused.
     pub beyond: Vec<String>,
 }
 
-/// Takes the descriptors that the service manager passed to this process (`LISTEN_FDS`), with their names (`LISTEN_FDNAMES`). Call it once,
-/// and early. A second call returns nothing.
+/// Takes the descriptors that the service manager passed to this process (`LISTEN_FDS`), with their names (`LISTEN_FDNAMES`). Call this
+/// function once, and early. A second call returns nothing.
 pub fn inherited() -> Inherited {
     use std::sync::atomic::{AtomicBool, Ordering};
     static TAKEN: AtomicBool = AtomicBool::new(false);

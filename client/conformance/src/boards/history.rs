@@ -19,8 +19,7 @@ pub struct History {
     pub parts: Parts,
     /// The stores that were made to the memory, if they are kept.
     pub kept: Option<Vec<Store>>,
-    /// A content of the board, and the sequence of the message after it. After a takeover, the board has this content, plus this message
-    /// and all later ones.
+    /// A content of the board, and a sequence. After a takeover, the board has this content, plus all messages from this sequence on.
     base: (Shelf, u64),
     scribe: Scribe,
     clerk: Clerk,
@@ -85,8 +84,8 @@ impl History {
         self.succeed(self.model.clone());
     }
 
-    /// Lets another publisher take over the channel of a dead publisher. The new publisher finds the memory `model`, which can lack the
-    /// dead publisher's last stores.
+    /// Lets another publisher take over the channel of a dead publisher. `model` is the channel's memory at the takeover. The last stores
+    /// of the dead publisher can be missing in this memory.
     pub fn succeed(&mut self, model: Model) {
         self.time += 1;
         let (_, next) = model.tail();

@@ -240,8 +240,8 @@ impl World<'_> {
         self.start_daemon(whom)
     }
 
-    /// Notes which rings can be lost from now on. A daemon's ring can be lost if only attached programs have its memory, and none of these
-    /// programs runs.
+    /// Writes to the story's log which channels may restart at sequence 1 from now on, because their rings can be lost. A daemon's ring can
+    /// be lost if only attached programs have the ring's memory, and none of these programs runs.
     fn note_lost_rings(&mut self, why: &str) -> Result<()> {
         let count = self.channels.len();
         for host in 0..self.daemons.len() {
@@ -266,7 +266,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Notes that rings can be lost because a daemon has no free descriptors for programs that attach again.
+    /// Called when a daemon's descriptors have been limited. A young daemon then might have no free descriptors for programs that attach
+    /// again, and their rings can be lost. Writes to the story's log that the channels of all young daemons may restart at sequence 1.
     fn note_shut_out(&mut self) -> Result<()> {
         let is_young = |daemon: &Daemon| !daemon.keeps() && daemon.is_young();
         let young = self.daemons.iter().filter(|daemon| is_young(daemon)).flat_map(|daemon| &daemon.channels);

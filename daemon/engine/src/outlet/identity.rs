@@ -1,4 +1,4 @@
-//! Determines the stream, the session and the oldest message of a sent channel, and the error of this host's clock.
+//! Determines the stream, the session and the oldest message of a sent channel, and the greatest possible error of this host's clock.
 
 use shmcast::{Event, History, Start, Subscriber};
 use shmcast_bridge::BridgeError;
@@ -84,7 +84,8 @@ pub(crate) fn random() -> Result<u64, BridgeError> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Returns the error of this host's clock, in a block's units of 10 us.
+/// Returns the greatest possible error of this host's clock, as a block states it: in units of 10 us. Returns [`UNKNOWN_ERROR`] if the
+/// error is unknown or too large for the field.
 pub(super) fn clock_error() -> u16 {
     u16::try_from(own_error_ns().div_ceil(10_000)).unwrap_or(UNKNOWN_ERROR)
 }

@@ -312,7 +312,8 @@ impl Work {
         stopped
     }
 
-    /// Reads the keys file of a bridge that continues. If the file is not valid, the previous keys stay in use.
+    /// Reads the keys file of a bridge again. Called when a reload of the configuration keeps the bridge. If the file is not valid, the
+    /// previous keys stay in use.
     fn reload_keys(&self, bridge: &ConfiguredBridge) {
         let Some(endpoint) = bridge.endpoint.as_ref().filter(|_| bridge.spec.keys.is_some()) else { return };
         if let Err(e) = endpoint.reload_keys(&bridge.spec) {

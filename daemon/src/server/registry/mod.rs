@@ -183,8 +183,11 @@ impl Registry {
         })
     }
 
-    /// Whether `who` is this daemon's receiving bridge of the channel, and a reader has brought the channel's memory back. The bridge of
-    /// the earlier daemon has ended with that daemon, so no other publisher can come back.
+    /// Whether a new publisher `who` need not wait for programs of a crashed daemon that attach again. The result is true if two conditions
+    /// hold: `who` is this daemon's bridge that receives the channel, and this daemon has the channel's memory.
+    ///
+    /// Only the bridge can publish on such a channel. The crashed daemon's bridge ended together with that daemon, so no earlier publisher
+    /// can attach again. A reader of the crashed daemon can give the memory to this daemon.
     pub fn needs_no_grace(&self, who: &Identity, name: &str) -> bool {
         let is_own = who.pid == std::process::id();
         let is_received = self.received.contains_key(name) && !self.promoted.contains(name);

@@ -3,19 +3,24 @@
 //! The receiver of a bridge does this work. Here, the receiver's clock counts packets instead of time, because the time stamps of a capture
 //! can be wrong. The receiver gives up a hole once [`HELD_PACKETS`] packets of the feed have arrived after the hole.
 //!
-//! A channel has one feed, so the receiver follows one session at a time. When a packet of another session arrives, this table decides
-//! which session the receiver follows:
+//! A channel has one feed, so the receiver follows one session at a time. Packets of other sessions are kept, at most [`HELD_PACKETS`] of
+//! them; the oldest are left out and counted. The receiver counts the packets that were kept since the followed session last sent new
+//! messages. When this number reaches the limit of the following table, the receiver leaves the followed session. Then it handles the kept
+//! packets in order.
 //!
-//! | the followed session | the other session | when the receiver begins to follow the other session |
+//! | the followed session | the other session | when the receiver leaves the followed session |
 //! |---|---|---|
-//! | there is none yet | any | at its first packet |
-//! | has announced its end | any | after [`LATE_PACKETS`] packets, or immediately if nothing is missing |
-//! | is silent | a higher epoch of the same channel | after [`LATE_PACKETS`] packets |
-//! | is silent | any other | after [`HELD_PACKETS`] packets |
-//! | sends | any | never: of other sessions, the last [`HELD_PACKETS`] packets are kept, and the rest are left out and counted |
+//! | there is none yet | any | the receiver follows the session of the first packet |
+//! | has announced its end | any | after [`LATE_PACKETS`] kept packets, or after the first if no message is missing |
+//! | is silent | a higher epoch of the same channel | after [`LATE_PACKETS`] kept packets |
+//! | is silent | any other | after [`HELD_PACKETS`] kept packets |
+//! | sends new messages | any | never |
 //!
-//! A packet that is more than [`FAR_MESSAGES`] messages ahead waits until two other packets agree with it. Each datagram is in exactly one
-//! of the counters that `UnwrapCounters::accounted` adds up.
+//! A packet that is more than [`FAR_MESSAGES`] messages ahead must wait. It is accepted together with two other waiting packets, if the
+//! sequences of the other two differ from the packet's sequence by at most [`FAR_MESSAGES`]. A waiting packet is also accepted once it is
+//! not so far ahead any more.
+//!
+//! Each datagram is in exactly one of the counters that `UnwrapCounters::accounted` adds up.
 
 mod counters;
 mod packet;
@@ -37,13 +42,14 @@ use std::ops::Range;
 /// A missing message is given up after this many further packets of the feed. In a feed of 100,000 packets a second, this number of packets
 /// takes ten milliseconds.
 pub const HELD_PACKETS: usize = 1_024;
-/// The receiver changes to the feed's next session when this many packets of the next session have arrived. Until then, late packets of the
-/// present session can still arrive.
+/// If the feed's next session has begun, the receiver leaves the followed session after it has kept this many packets of other sessions.
+/// Until then, late packets of the followed session can still arrive.
 pub const LATE_PACKETS: usize = 64;
-/// A packet that is more than this number of messages ahead is accepted only if two other packets confirm it.
+/// A packet that is more than this number of messages ahead must wait. It is accepted together with two other waiting packets, if the
+/// sequences of the other two differ from the packet's sequence by at most this number.
 pub const FAR_MESSAGES: u64 = 1 << 16;
 
-/// The number of packets that must agree before the receiver jumps to sequences that are far ahead.
+/// The receiver jumps to sequences that are far ahead only if this many packets have sequences close to each other.
 const WITNESSES: usize = 3;
 /// The size, in bytes, of the store for packets that arrive while earlier packets are missing. The store has room for more than
 /// [`HELD_PACKETS`] packets of the largest size.

@@ -93,8 +93,8 @@ impl Unwrap {
         self.past.push(Past { session, is_native, next: receiver.next(), given_up });
     }
 
-    /// Takes a packet of another session. If this session becomes the followed one, returns the stored packets, which the caller must then
-    /// take.
+    /// Takes a packet of a session that is not followed. If the packet makes the receiver leave the followed session, returns the kept
+    /// packets. The caller must then route the returned packets.
     pub(super) fn take_of_other(
         &mut self,
         head: &Head,

@@ -102,8 +102,9 @@ impl Gaps {
         hole.end > self.shown && !fault!("claims_are_given_up")
     }
 
-    /// Handles a server's answer that no message from `first` on is published yet. The request started at `first`. Returns how often
-    /// servers have said this about the hole so far, or `None` if there is no such request.
+    /// Handles a server's answer to the request for the messages from sequence `first` on. The server has answered that no message from
+    /// `first` on is published yet. Returns how often servers have given this answer for the hole so far. Returns `None` if there is no
+    /// such request.
     pub(crate) fn handle_held(
         &mut self,
         now_ns: u64,
@@ -132,8 +133,9 @@ impl Gaps {
         self.up_servers().count_ones().max(2)
     }
 
-    /// Handles a server's answer that it holds no message from `first` up to `oldest`. The request started at `first`. The server might
-    /// still hold earlier messages, because its journal can have gaps. Does nothing and returns false if there is no such request.
+    /// Handles a server's answer to the request for the messages from sequence `first` on. The server has answered that it holds no message
+    /// from `first` up to `oldest`. The server might still hold earlier messages, because its journal can have gaps. If there is no such
+    /// request, does nothing and returns false.
     pub(crate) fn handle_gone(
         &mut self,
         now_ns: u64,

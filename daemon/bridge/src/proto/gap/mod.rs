@@ -344,8 +344,8 @@ impl Gaps {
         }
     }
 
-    /// Handles a server's packet that starts at `first`. If a request started at `first`, measures the round trip to the server. Call this
-    /// before [`Gaps::fill`].
+    /// Handles a server's packet whose first message has the sequence `first`. If a request asked for the messages from `first` on,
+    /// measures the round trip to the server. Call this before [`Gaps::fill`].
     pub(crate) fn handle_reply(
         &mut self,
         now_ns: u64,

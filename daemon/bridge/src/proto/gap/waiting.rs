@@ -29,8 +29,8 @@ impl Gaps {
         }
     }
 
-    /// Handles a server's answer that it holds the messages but is not allowed to send them yet. The request started at `first`. Does
-    /// nothing and returns false if there is no such request.
+    /// Handles a server's answer to the request for the messages from sequence `first` on. The server has answered that it holds these
+    /// messages, but is not allowed to send them yet. If there is no such request, does nothing and returns false.
     pub(crate) fn handle_later(
         &mut self,
         now_ns: u64,
@@ -145,8 +145,9 @@ impl Gaps {
             return;
         }
         let (hole, state) = (&mut self.holes[at], &mut self.servers[server]);
-        // A server that has answered other requests meanwhile is up. Then the loss was chance, and a longer wait does not prevent it. The
-        // wait still grows now and then, to spare a server that already answers at its full rate.
+        // A server that has sent anything since this request is up. Then the request or its answer was lost by chance, and a longer wait
+        // does not prevent such a loss. The wait still grows at every third attempt, to spare a server that already answers at its full
+        // rate.
         let is_alive = state.heard_ns > sent_ns;
         hole.ignored += u32::from(is_alive);
         hole.doublings += u32::from(!is_alive || hole.attempts % 3 == 0);

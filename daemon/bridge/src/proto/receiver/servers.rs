@@ -7,8 +7,8 @@ use super::{Delivery, Receiver};
 use shmcast::hosting::fault;
 
 impl Receiver {
-    /// Handles a server's answer that it holds no message from `first` up to `oldest`. The request started at `first`. The answer is
-    /// ignored if there is no such request.
+    /// Handles a server's answer to the request for the messages from sequence `first` on. The server has answered that it holds no message
+    /// from `first` up to `oldest`. The answer is ignored if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -30,8 +30,8 @@ impl Receiver {
         }
     }
 
-    /// Handles a server's answer that it holds the messages but is not allowed to send them yet. The request started at `first`. The answer
-    /// is ignored if there is no such request.
+    /// Handles a server's answer to the request for the messages from sequence `first` on. The server has answered that it holds these
+    /// messages, but is not allowed to send them yet. The answer is ignored if there is no such request.
     pub(crate) fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session)
@@ -42,8 +42,8 @@ impl Receiver {
         }
     }
 
-    /// Notes that a server sent a control datagram that needs no other handling, for example one about a lease. It shows that the server is
-    /// up.
+    /// Notes that a server sent a control datagram that needs no other handling, for example one about a lease. The datagram shows that the
+    /// server is up.
     pub(crate) fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.gaps.note_ours(server);
         self.gaps.note_alive(now_ns, server);
