@@ -466,7 +466,7 @@ SHMCAST_API int32_t shmcast_subscriber_publisher_state(const shmcast_subscriber 
  * publisher that closes the channel causes an end, so call this at each SHMCAST_END, and while nothing follows an end. For a subscriber
  * that begins with the latest message of a closed channel, the earlier publisher's end does not count: it waits for the next publisher. */
 SHMCAST_API int32_t shmcast_subscriber_is_over(const shmcast_subscriber *subscriber);
-/* Nanoseconds since a message's time; 0 if the time is in the future. */
+/* Nanoseconds since a message's time; 0 if the time is in the future, or is 0, which means that the message has none. */
 SHMCAST_API uint64_t shmcast_subscriber_age_ns(const shmcast_subscriber *subscriber, uint64_t time);
 
 /* ---- Several channels -------------------------------------------------------------------------------------------------------- */
@@ -535,7 +535,7 @@ SHMCAST_API int32_t shmcast_board_get(shmcast_board *board, const void *key, siz
  * all keys, or an error. The first call allocates a copy of the board. Later calls copy what has changed. */
 SHMCAST_API int64_t shmcast_board_entries(shmcast_board *board, shmcast_board_entry *entries, size_t room);
 SHMCAST_API int32_t shmcast_board_count(const shmcast_board *board, shmcast_board_counters *counters);
-/* Nanoseconds since a message's time; 0 if the time is in the future. */
+/* Nanoseconds since a message's time; 0 if the time is in the future, or is 0, which means that the message has none. */
 SHMCAST_API uint64_t shmcast_board_age_ns(const shmcast_board *board, uint64_t time);
 
 enum shmcast_publisher_state {

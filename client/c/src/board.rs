@@ -149,5 +149,10 @@ pub(crate) unsafe extern "C" fn shmcast_board_count(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_board_age_ns(this: *const BoardHandle, time: u64) -> u64 {
     // SAFETY: the header asks for a handle that is open and for one thread at a time.
-    unsafe { Handle::enter(this, |this: &mut Opened| Ok(this.board.clock().ns_since(time))) }.unwrap_or(0)
+    unsafe {
+        Handle::enter(this, |this: &mut Opened| {
+            Ok(if time == 0 { 0 } else { this.board.clock().ns_since(time) })
+        })
+    }
+    .unwrap_or(0)
 }

@@ -273,8 +273,9 @@ pub(crate) unsafe extern "C" fn shmcast_seek(this: *mut SubscriberHandle, sequen
     // SAFETY: the header asks for a handle that is open and for one thread at a time.
     let sought = unsafe {
         Handle::enter(this, |Receiver { subscriber: this, end, .. }: &mut Receiver| {
+            this.seek(sequence).map_err(|error| Failure::seeking(&this.header().channel, error))?;
             *end = EndWatch::default();
-            this.seek(sequence).map_err(|error| Failure::seeking(&this.header().channel, error))
+            Ok(())
         })
     };
     done(sought)
@@ -332,5 +333,5 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_is_over(this: *const Subscrib
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_subscriber_age_ns(this: *const SubscriberHandle, time: u64) -> u64 {
     // SAFETY: the header asks for a handle that is open and for one thread at a time.
-    unsafe { fact(this, 0, |this| this.clock().ns_since(time)) }
+    unsafe { fact(this, 0, |this| if time == 0 { 0 } else { this.clock().ns_since(time) }) }
 }

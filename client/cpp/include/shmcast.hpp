@@ -240,7 +240,10 @@ private:
     friend class publisher;
     template <class Fail> std::uint64_t end(const Fail &fail, std::size_t length, mark with) {
         std::uint64_t sequence = 0;
-        if (detail::check(shmcast_commit(handle_, length, with.tag, with.key, &sequence), fail)) handle_ = nullptr;
+        const auto done = shmcast_commit(handle_, length, with.tag, with.key, &sequence);
+        // After these two the claim still has its memory. After any other failure it has none, and must not abort the next claim.
+        if (done != SHMCAST_ERROR_ARGUMENT && done != SHMCAST_ERROR_MISUSE) handle_ = nullptr;
+        detail::check(done, fail);
         return sequence;
     }
     claim(shmcast_publisher *handle, void *data, std::size_t size) noexcept : handle_(handle), data_(data), size_(size) {}

@@ -46,6 +46,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -108,6 +109,23 @@ type Options struct {
 	Gates      []Gate // only for a channel that is a file: at most 15 readers that the publisher waits for
 }
 
+// check refuses what C would read as something else.
+func (o *Options) check(channel string) error {
+	if o.Socket != "" && !o.Daemon {
+		return errors.New("Socket is the socket of a daemon: set Daemon, too")
+	}
+	texts := []string{channel, o.Dir, o.Socket}
+	for _, gate := range o.Gates {
+		texts = append(texts, gate.Name)
+	}
+	for _, text := range texts {
+		if strings.IndexByte(text, 0) >= 0 {
+			return fmt.Errorf("%q: a name cannot have a zero", text)
+		}
+	}
+	return nil
+}
+
 // Board says which bytes of a payload are its key, and how much room a new channel's board has. Zero means no board, or the board that the
 // channel has.
 type Board struct {
@@ -127,6 +145,9 @@ type Publisher struct {
 
 // Open makes a channel, or takes over an existing channel and continues its sequences.
 func Open(channel string, options Options) (*Publisher, error) {
+	if err := options.check(channel); err != nil {
+		return nil, fmt.Errorf("publish to %q: %w", channel, err)
+	}
 	var memory texts
 	defer memory.free()
 	with := C.shmcast_publish_options{

@@ -38,6 +38,26 @@ func message(sequence uint64) []byte {
 	return payload
 }
 
+func TestOptionsThatMeanSomethingElseAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		channel string
+		options Options
+	}{
+		{"c", Options{Socket: filepath.Join(dir, "control.sock")}},
+		{"c\x00d", Options{Dir: dir}},
+		{"c", Options{Dir: dir, Gates: []Gate{{Name: "g\x00h"}}}},
+	} {
+		if p, err := Open(c.channel, c.options); err == nil {
+			p.Close()
+			t.Errorf("%q, %+v: no error", c.channel, c.options)
+		}
+	}
+	if made, _ := os.ReadDir(dir); len(made) != 0 {
+		t.Error("a channel was made", made)
+	}
+}
+
 func TestWhatIsPublishedIsReceived(t *testing.T) {
 	dir := t.TempDir()
 	p, err := Open("c", Options{Dir: dir, Capacity: 64 << 10, MaxMessage: 100})

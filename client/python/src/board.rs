@@ -148,7 +148,9 @@ pub(crate) struct Board {
 impl Board {
     fn look(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<BoardEntry>> {
         let mut board = self.handle.enter()?;
-        let found = board.get(key).map_err(|error| error::receiving(&self.channel, &error))?;
+        // It waits while the channel moves.
+        let board: &mut shmcast::Board = &mut board;
+        let found = py.detach(|| board.get(key)).map_err(|error| error::receiving(&self.channel, &error))?;
         found.map(|entry| BoardEntry::of(py, &entry)).transpose()
     }
 }
@@ -214,7 +216,8 @@ impl Board {
     /// Returns all entries as they were at one moment, in the order of their sequences.
     fn entries(&self, py: Python<'_>) -> PyResult<Vec<BoardEntry>> {
         let mut board = self.handle.enter()?;
-        let entries = board.entries().map_err(|error| error::receiving(&self.channel, &error))?;
+        let board: &mut shmcast::Board = &mut board;
+        let entries = py.detach(|| board.entries()).map_err(|error| error::receiving(&self.channel, &error))?;
         entries.map(|entry| BoardEntry::of(py, &entry)).collect()
     }
 

@@ -314,11 +314,12 @@ impl Subscriber {
 
     /// Continues at this sequence, forwards or backwards. Raises `TooOldError` if the message was overwritten, and `NotYetError` if it was
     /// not published yet.
-    fn seek(&self, sequence: u64) -> PyResult<()> {
+    fn seek(&self, py: Python<'_>, sequence: u64) -> PyResult<()> {
         let mut reader = self.handle.enter()?;
-        reader.end = EndWatch::default();
-        let sought = reader.seek(sequence);
-        sought.map_err(|error| error::seeking(&self.channel, &error))
+        let Reader { subscriber, end } = &mut *reader;
+        py.detach(|| subscriber.seek(sequence)).map_err(|error| error::seeking(&self.channel, &error))?;
+        *end = EndWatch::default();
+        Ok(())
     }
 
     /// The descriptor for event loops, which is readable when there is something to receive. `None` unless the subscriber waits by "park".

@@ -148,6 +148,11 @@ def test_seeking_and_beginning(room: str) -> None:
                 subscriber.seek(3000)
             subscriber.seek(1999)
             assert [n.sequence for n in subscriber.recv_batch()] == [1999, 2000]
+            publisher.close()
+            assert subscriber.recv(60) == shmcast.End() and subscriber.is_over
+            with pytest.raises(shmcast.NotYetError):
+                subscriber.seek(3000)
+            assert subscriber.is_over, "it keeps its place, behind the end"
         with shmcast.Subscriber("t", dir=room, start=1, resume="latest") as late:
             lapped = late.recv()
             assert isinstance(lapped, shmcast.Lapped) and lapped.missed > 1000

@@ -194,6 +194,10 @@ impl Board {
                 Poll::Message(copied) => {
                     let payload = &self.subscriber.own_payload()[..copied.length];
                     if payload.get(spec.key()) == Some(key) {
+                        // Otherwise the count may include a later message.
+                        if self.view.through() != through {
+                            return None;
+                        }
                         let is_removal = spec.is_removal(copied.length, copied.tag);
                         return Some((!is_removal).then_some((copied, count)));
                     }

@@ -233,6 +233,11 @@ impl Ledger {
     /// segment has a seed of its own. `slots` is the number of slots of the earlier board, whose keys are the same bytes of the payload.
     pub(super) fn take_over(&mut self, old: &Self, slots: u64, now: &View) {
         self.most = self.most.max(old.rows.len());
+        // A search in the index ends at a free entry.
+        let entries = (2 * self.most).next_power_of_two();
+        if entries > self.index.len() {
+            self.index = vec![0; entries].into_boxed_slice();
+        }
         let (geometry, since) = (now.geometry(), now.counters().since);
         for (number, row) in old.rows.iter().enumerate() {
             let key = &old.keys[number * old.key_bytes..][..old.key_bytes];

@@ -54,7 +54,9 @@ impl Subscriber {
             if outcome.is_none() && self.is_elsewhere() {
                 continue;
             }
-            self.track_if_taken(poll, before, None);
+            if self.moves == moves {
+                self.track_if_taken(poll, before, None);
+            }
             let is_news = outcome.is_some() || self.reader.place() == before || self.moves != moves;
             if is_news || fault!("records_without_news_end_a_poll") {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
@@ -90,7 +92,9 @@ impl Subscriber {
             if outcome.is_none() && self.is_elsewhere() {
                 return self.poll_elsewhere(Some(buffer));
             }
-            self.track_if_taken(poll, before, Some(buffer));
+            if self.moves == moves {
+                self.track_if_taken(poll, before, Some(buffer));
+            }
             if outcome.is_some() || self.reader.place() == before || self.moves != moves {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
             }
@@ -119,7 +123,9 @@ impl Subscriber {
         let before = Place { position, sequence: copied.sequence };
         let moves = self.moves;
         let told = self.admit(before, Poll::Message(copied), 0)?;
-        self.track_if_taken(Poll::Message(copied), before, None);
+        if self.moves == moves {
+            self.track_if_taken(Poll::Message(copied), before, None);
+        }
         match told {
             None if self.reader.place() != before && self.moves == moves => self.poll(),
             outcome => Ok(outcome),
@@ -127,7 +133,7 @@ impl Subscriber {
     }
 
     /// Counts the message for its key, if this reader conflates (can skip old messages of a key) and the message was accepted. The payload
-    /// is in `buffer`, or in this subscriber's own buffer.
+    /// is in `buffer`, or in this subscriber's own buffer. After a move to another segment, the message was withheld: do not call this.
     #[inline(always)]
     fn track_if_taken(&mut self, poll: Poll, before: Place, buffer: Option<&[u8]>) {
         let Some(copied) = self.tracks(&poll) else { return };

@@ -321,10 +321,11 @@ impl KeptBoard {
     }
 }
 
-/// Reads a whole journal into a board. Returns the board, the last sequence, and the number of lost messages.
-fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, u64, u64)> {
+/// Reads a whole journal into a board. Returns the board, the first and the last sequence, and the number of lost messages.
+fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, [u64; 2], u64)> {
     let journal = Journal::open(dir)?;
     let mut reader = journal.read_from(1)?;
+    let first = reader.due();
     let mut board = KeptBoard { spec, keys: BTreeMap::new() };
     let (mut lost, mut last) = (0, 0);
     while let Some(entry) = reader.next()? {
@@ -342,13 +343,13 @@ fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, 
                 .into());
         }
     }
-    Ok((board, last, lost))
+    Ok((board, [first, last], lost))
 }
 
 /// Shows the board of a journal.
 fn show_journal(args: &Args, dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<ExitCode> {
     let range = spec.key();
-    let (board, last, lost) = read_journal(dir, spec, stop)?;
+    let (board, [first, last], lost) = read_journal(dir, spec, stop)?;
     // Without a channel, the first word is the key.
     let one = args.channel.as_ref().map(|key| key_bytes(key, range.len())).transpose()?;
     let entry_of = |(key, kept): (&Vec<u8>, &Kept)| -> (Vec<u8>, Value, Row) {
@@ -370,13 +371,17 @@ fn show_journal(args: &Args, dir: &Path, spec: BoardSpec, stop: &Stop) -> Result
         out.flush()?;
     } else {
         print(format_args!("{}", rows_table(shown.into_iter().map(|(_, _, row)| row))))?;
+    }
+    if !args.json || first > 1 || lost > 0 {
+        // Keys whose messages were all in earlier files are not there.
+        let from = if first > 1 { format!("from sequence {} on, ", grouped(first)) } else { String::new() };
         let lost = if lost > 0 {
             format!("; {} are missing", counted(lost as usize, "message"))
         } else {
             String::new()
         };
         note!(
-            "{}: {}, up to sequence {}{lost}",
+            "{}: {}, {from}up to sequence {}{lost}",
             dir.display(),
             counted(board.living().count(), "key"),
             grouped(last)

@@ -281,6 +281,37 @@ fn a_conflating_reader_knows_the_counts_of_a_board_with_other_sizes() {
     }
 }
 
+/// An earlier mistake: the reader's index had the size of the new board, and a search in it never ended.
+#[test]
+fn a_conflating_reader_of_many_keys_goes_on_with_a_much_smaller_board() {
+    const KEYS: u64 = 12_000;
+    let with = |keys: u64| {
+        let board = BOARD.replace("keys = 8", &format!("keys = {keys}")).replace("0..2", "0..8");
+        ticks("takeover", &board).replace("64KiB", "1MiB")
+    };
+    let daemon = Daemon::start(&with(KEYS));
+    let client = daemon.client();
+    let mut first = publisher(&client);
+    let mut reader =
+        Subscriber::builder("ticks").client(&client).start(Start::Board).conflate().open().unwrap();
+    let mut next = || loop {
+        match reader.recv_deadline(Instant::now() + PATIENCE).unwrap().expect("more") {
+            Event::Message(m) => break m.sequence,
+            Event::End | Event::NewEpoch { .. } | Event::Live { .. } | Event::Lapped(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut publish = |publisher: &mut Publisher, key: u64| {
+        let sequence = publisher.publish(format!("{key:08}, and its value").as_bytes()).unwrap();
+        assert_eq!(next(), sequence);
+    };
+    (0..KEYS).for_each(|key| publish(&mut first, key));
+    daemon.reload(&with(1_000));
+    drop(first);
+    let mut second = publisher(&client);
+    (0..KEYS).for_each(|key| publish(&mut second, key));
+}
+
 /// A key that the old board had is on the new board, even if the ring has newer messages of a key that the old board refused.
 #[test]
 fn a_full_board_goes_on_with_the_keys_that_it_had() {

@@ -527,9 +527,10 @@ fn the_oldest_files_go_and_the_rest_is_read() {
     publish_recorded(&client, &mut publisher, 120_000); // some 11 MiB on disk
     let kept = wait_for("the oldest files' end", || {
         // The daemon's figures are of its last look, which may have been amid the publishing.
-        let on_disk = Journal::open(&journal).ok()?.files().iter().map(|file| file.bytes).sum::<u64>();
-        let first = contents(&journal).0.first().copied();
-        status(&client).filter(|it| it.oldest > 1 && on_disk <= 3 << 20 && first == Some(it.oldest))
+        let files = Journal::open(&journal).ok()?.files().to_vec();
+        let on_disk = files.iter().map(|file| file.bytes).sum::<u64>();
+        let first = files.first()?.header.sequence;
+        status(&client).filter(|it| it.oldest > 1 && on_disk <= 3 << 20 && first == it.oldest)
     });
     daemon.wait_for_log(&["event=\"journal-trimmed\"", "the oldest sequence is"]);
     let (messages, losses) = contents(&journal);

@@ -96,8 +96,11 @@ static void ends(void) {
         next(s, SHMCAST_MESSAGE);
         next(s, SHMCAST_END);
         CHECK(shmcast_subscriber_is_over(s) == 1 && shmcast_subscriber_is_over(NULL) == 0);
-        CHECK(shmcast_seek(s, 1) == SHMCAST_OK);
+        FAILS(shmcast_seek(s, 9), SHMCAST_ERROR_NOT_YET, "sequence 9 is not published yet");
+        CHECK(shmcast_subscriber_is_over(s) == 1); /* it keeps its place, behind the end */
+        CHECK(shmcast_seek(s, 1) == SHMCAST_OK && shmcast_subscriber_is_over(s) == 0);
     }
+    CHECK(shmcast_subscriber_age_ns(s, 0) == 0);
     /* This subscriber begins on a closed channel that has no message for it, so it waits for the next publisher. */
     shmcast_subscriber *waiting = subscriber("ends", SHMCAST_START_LATEST, 0);
     next(waiting, SHMCAST_END);

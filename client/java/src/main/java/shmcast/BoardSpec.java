@@ -11,6 +11,13 @@ package shmcast;
  *     key
  */
 public record BoardSpec(int start, int stop, long keys, long value, int removeTag) {
+    /** Checks the tag. */
+    public BoardSpec {
+        if (removeTag < -1 || removeTag > 0xffff) {
+            throw new IllegalArgumentException("removeTag " + removeTag + ": give 0 to 65535, or -1 for no tag");
+        }
+    }
+
     /**
      * Makes the properties of a board with the default sizes.
      *

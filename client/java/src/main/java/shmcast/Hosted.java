@@ -44,8 +44,19 @@ abstract class Hosted {
     /** Whether sequences restart at 1 in the last segment that {@link #next} returned. */
     abstract boolean isRestarted();
 
+    /** Whether a stream begins in the last segment that {@link #next} returned. Its first sequence is above 1 if it begins after a journal. */
+    abstract boolean beginsStream();
+
     /** Returns the first sequence in the last segment that {@link #next} returned. */
     abstract long firstSequence();
+
+    /**
+     * Returns the sequence that is due in the last segment that {@link #next} returned. {@code due} is the sequence that would be due if the
+     * stream continues there.
+     */
+    final long dueIn(long due) {
+        return !isRestarted() ? due : beginsStream() ? firstSequence() : 1;
+    }
 
     /** Whether the daemon has reported the death of the publisher with this epoch. */
     abstract boolean hasDied(long epoch);

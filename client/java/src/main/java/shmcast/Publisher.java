@@ -150,6 +150,10 @@ public final class Publisher implements AutoCloseable {
          * @throws IOException a {@link ShmcastException}; {@link Code#UNSUPPORTED} before Java 22
          */
         public Publisher open() throws IOException {
+            // C would read the name up to there.
+            if (channel.indexOf('\0') >= 0) {
+                throw new ShmcastException(Code.NAME, "the name of a channel cannot have a zero");
+            }
             return new Publisher(Native.outlet(this));
         }
     }
@@ -175,9 +179,10 @@ public final class Publisher implements AutoCloseable {
      * @param key whether a reader can start with this message, without earlier ones
      * @return the sequence of the message
      * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}, or a {@link FullException}
+     * @throws IllegalArgumentException the tag is out of range
      */
     public long publish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
-        return outlet.publish(bytes, from, length, tag, key);
+        return outlet.publish(bytes, from, length, checked(tag), key);
     }
 
     /**
@@ -203,7 +208,14 @@ public final class Publisher implements AutoCloseable {
      * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
      */
     public long tryPublish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
-        return outlet.tryPublish(bytes, from, length, tag, key);
+        return outlet.tryPublish(bytes, from, length, checked(tag), key);
+    }
+
+    private static int checked(int tag) {
+        if ((tag & ~0xffff) != 0) {
+            throw new IllegalArgumentException("tag " + tag + ": give 0 to 65535");
+        }
+        return tag;
     }
 
     /**

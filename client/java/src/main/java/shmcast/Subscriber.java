@@ -308,17 +308,18 @@ public final class Subscriber implements AutoCloseable {
          * @throws IOException a {@link ShmcastException}, or the system's error
          */
         public Subscriber open() throws IOException {
-            long until = System.nanoTime() + patience.toNanos();
+            long began = System.nanoTime();
+            long most = patience.toNanos();
             for (int attempt = 1; ; attempt++) {
                 try {
                     return Opening.open(this);
                 } catch (ShmcastException e) {
-                    boolean isEarly = e.code() == Code.NO_CHANNEL && System.nanoTime() < until;
+                    boolean isEarly = e.code() == Code.NO_CHANNEL && System.nanoTime() - began < most;
                     if (!isEarly && (e.code() != Code.SUPERSEDED || attempt >= ATTEMPTS)) {
                         throw e;
                     }
                 } catch (NoSuchFileException e) {
-                    if (System.nanoTime() >= until) {
+                    if (System.nanoTime() - began >= most) {
                         throw new ShmcastException(Code.NO_CHANNEL, "no such channel: " + e.getMessage());
                     }
                 }
@@ -606,13 +607,15 @@ public final class Subscriber implements AutoCloseable {
         Segment segment;
         try {
             segment = hosted.next();
+        } catch (ShmcastException e) {
+            throw e;
         } catch (IOException e) {
-            return false; // the reader tries again later
+            throw new ShmcastException(Code.OTHER, "the channel's next memory cannot be mapped; receive again to try again: " + e.getMessage());
         }
         if (segment == null) {
             return false;
         }
-        long expected = hosted.isRestarted() ? 1 : behind > 0 ? behind : ring.sequence;
+        long expected = hosted.dueIn(behind > 0 ? behind : ring.sequence);
         ring.segment.close();
         ring = new Ring(segment, !hosted.isStrict);
         locator = new Locator(segment);

@@ -30,6 +30,7 @@ final class Channel extends Hosted {
     private HeldGate gate;
     private Link.Successor next;
     private boolean isRestarted;
+    private boolean beginsStream;
     private long firstSequence;
 
     private Channel(Link link, int near, int far, boolean withBoard) {
@@ -176,6 +177,7 @@ final class Channel extends Hosted {
             charter = newCharter;
         }
         isRestarted = isOther || next.restarted() > generation;
+        beginsStream = next.restarted() == next.generation();
         firstSequence = Math.min(Math.max(next.first(), 1), Segment.MAX_SEQUENCE);
         generation = next.generation();
         isStrict = next.isStrict();
@@ -187,6 +189,11 @@ final class Channel extends Hosted {
     @Override
     boolean isRestarted() {
         return isRestarted;
+    }
+
+    @Override
+    boolean beginsStream() {
+        return beginsStream;
     }
 
     @Override

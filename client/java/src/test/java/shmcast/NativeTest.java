@@ -68,6 +68,25 @@ class NativeTest {
         builder.environment().put("SHMCAST_SOCKET", socket.toString());
     }
 
+    /** An earlier mistake: tags were cut to 16 bits, so that another message removed a key. */
+    @Test
+    void tagsAndNamesThatCannotBeAreRefused() throws Exception {
+        for (int tag : new int[] {-2, 1 << 16, 65_543}) {
+            assertThrows(IllegalArgumentException.class, () -> BoardSpec.of(0, 1).withRemoveTag(tag));
+        }
+        assertEquals(65_535, BoardSpec.of(0, 1).withRemoveTag(65_535).removeTag());
+        assumeTrue(CAN);
+        Publisher.Builder zero = Publisher.of("c\0d").dir(publishers.directory);
+        assertEquals(Code.NAME, assertThrows(ShmcastException.class, zero::open).code());
+        try (Publisher p = Publisher.of("tags").dir(publishers.directory).capacity(1 << 16).open()) {
+            for (int tag : new int[] {-1, 1 << 16, 70_000}) {
+                assertThrows(IllegalArgumentException.class, () -> p.publish(new byte[1], 0, 1, tag, false));
+                assertThrows(IllegalArgumentException.class, () -> p.tryPublish(new byte[1], 0, 1, tag, false));
+            }
+            assertEquals(1, p.publish(new byte[1], 0, 1, 65_535, false));
+        }
+    }
+
     /** Starts the command as a publisher of the daemon's channel. The command reads messages with their lengths. */
     private Process publisher() throws IOException {
         ProcessBuilder builder = new ProcessBuilder(Publishers.command("shmcast"), "pub", "c", "--framing", "u32le", "--set", "prepare=none");
