@@ -217,7 +217,8 @@ impl Board {
     fn entries(&self, py: Python<'_>) -> PyResult<Vec<BoardEntry>> {
         let mut board = self.handle.enter()?;
         let board: &mut shmcast::Board = &mut board;
-        let entries = py.detach(|| board.entries()).map_err(|error| error::receiving(&self.channel, &error))?;
+        let entries =
+            py.detach(|| board.entries()).map_err(|error| error::receiving(&self.channel, &error))?;
         entries.map(|entry| BoardEntry::of(py, &entry)).collect()
     }
 
