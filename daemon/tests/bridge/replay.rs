@@ -211,7 +211,7 @@ fn what_the_journal_has_lost_is_told_with_both_ends() {
     let lost = losses(&journal);
     eprintln!("{test}: {lost:?}, sent {sent}, received {received}");
     assert!(!lost.is_empty(), "the recorder was not overtaken");
-    // What a live receiver got was perhaps lost to a recorder on a busy machine.
+    // A recorder on a busy machine may have lost what a live receiver got.
     let gaps: Vec<[u64; 2]> = serde_json::from_value(seen["gaps"].clone()).unwrap();
     assert!(
         gaps.iter().all(|gap| lost.iter().any(|it| it[0] <= gap[0] && gap[1] <= it[1])),
