@@ -54,9 +54,7 @@ impl Subscriber {
             if outcome.is_none() && self.is_elsewhere() {
                 continue;
             }
-            if self.moves == moves {
-                self.track_if_taken(poll, before, None);
-            }
+            self.track_if_taken(poll, (before, moves), None);
             let is_news = outcome.is_some() || self.reader.place() == before || self.moves != moves;
             if is_news || fault!("records_without_news_end_a_poll") {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
@@ -92,9 +90,7 @@ impl Subscriber {
             if outcome.is_none() && self.is_elsewhere() {
                 return self.poll_elsewhere(Some(buffer));
             }
-            if self.moves == moves {
-                self.track_if_taken(poll, before, Some(buffer));
-            }
+            self.track_if_taken(poll, (before, moves), Some(buffer));
             if outcome.is_some() || self.reader.place() == before || self.moves != moves {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
             }
@@ -123,9 +119,7 @@ impl Subscriber {
         let before = Place { position, sequence: copied.sequence };
         let moves = self.moves;
         let told = self.admit(before, Poll::Message(copied), 0)?;
-        if self.moves == moves {
-            self.track_if_taken(Poll::Message(copied), before, None);
-        }
+        self.track_if_taken(Poll::Message(copied), (before, moves), None);
         match told {
             None if self.reader.place() != before && self.moves == moves => self.poll(),
             outcome => Ok(outcome),
@@ -133,11 +127,12 @@ impl Subscriber {
     }
 
     /// Counts the message for its key, if this reader conflates (can skip old messages of a key) and the message was accepted. The payload
-    /// is in `buffer`, or in this subscriber's own buffer. After a move to another segment, the message was withheld: do not call this.
+    /// is in `buffer`, or in this subscriber's own buffer. `before` is the place before the poll, and the number of moves to other segments
+    /// then.
     #[inline(always)]
-    fn track_if_taken(&mut self, poll: Poll, before: Place, buffer: Option<&[u8]>) {
+    fn track_if_taken(&mut self, poll: Poll, before: (Place, u64), buffer: Option<&[u8]>) {
         let Some(copied) = self.tracks(&poll) else { return };
-        if self.reader.place() == before {
+        if self.reader.place() == before.0 || self.moves != before.1 {
             return; // it is withheld
         }
         match buffer {
