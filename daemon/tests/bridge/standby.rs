@@ -3,9 +3,10 @@
 //! `SHMCAST_RATE` sets the messages a second, and `SHMCAST_TURNS` how often the active sender fails. `SHMCAST_HEAL_MS` is the time to catch
 //! up that a mirror gets after it was cut off, before the other mirror is cut off.
 
-use super::daemons::{bridge_of, channel};
+use super::daemons::channel;
 use super::feed::Feed;
 use super::roles::{make_channel, wall_us};
+use super::standbys::{self, take_over};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::{Publisher, Subscriber};
@@ -13,7 +14,7 @@ use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, SendRole, SendSpec};
 use shmcast_bridge::status::Phase;
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::place::{own_address, program};
+use shmcast_testkit::place::own_address;
 use shmcast_testkit::turn::turn;
 use shmcast_testkit::{number, wait_for};
 use std::time::Duration;
@@ -253,10 +254,7 @@ fn an_order_to_a_daemon_moves_the_sending() {
         )
     };
     let _a = hosts.daemon(Host::A, &format!("{}{}{}", channel(), sender(0), sender(1)));
-    let is = |at: usize, wanted: &str| bridge_of(&hosts, Host::A, at)["state"] == wanted;
-    let sending =
-        || wait_for("one that sends", || (0..2).find(|&at| is(at, "running") && is(1 - at, "standby")));
-    sending();
+    standbys::active(&hosts);
     let line = format!("line = [{{ group = \"{GROUP}\", interface = \"vb0\" }}]");
     let receive = format!("{}[[bridge]]\nchannel = \"t\"\n{line}\n[bridge.receive]\nfrom = 1\n", channel());
     let _b = super::daemons::daemon(&hosts, Host::B, &receive);
@@ -267,11 +265,8 @@ fn an_order_to_a_daemon_moves_the_sending() {
     let feed = Feed::begin_at(&hosts, rate);
     let mut moments = Vec::new();
     for _ in 0..number::<u64>("SHMCAST_TURNS", 3) {
-        let other = 1 - sending();
         std::thread::sleep(CALM);
-        moments.push(wall_us());
-        hosts.output(Host::A, program("shmcast"), &["bridge", "takeover", &format!("s{other}")]);
-        wait_for("the other one", || is(other, "running").then_some(()));
+        moments.push(take_over(&hosts));
     }
     let published = feed.end();
     let read = reader.end_well();

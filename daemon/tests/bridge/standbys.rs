@@ -4,7 +4,7 @@
 use super::daemons::{GROUP, SERVER, bridge_of, channel};
 use super::forms::{Sink, Source, client, forget, opened};
 use super::native::sealed;
-use super::roles::make_channel;
+use super::roles::{make_channel, wall_us};
 use nix::sys::signal::Signal;
 use shmcast::Publisher;
 use shmcast_testkit::hosts::{Host, Hosts, Running};
@@ -29,8 +29,22 @@ fn receives() -> String {
     format!("{}[[bridge]]\nchannel = \"t\"\n{line}\n[bridge.receive]\nfrom = 1\n", channel())
 }
 
+/// Orders the sender that stands by to send, and waits until it has taken over. A pause of its thread can then let the other one take over
+/// again, so the test does not wait until it sends. Returns the time of the order.
+pub fn take_over(hosts: &Hosts) -> u64 {
+    let takeovers =
+        |at: usize| bridge_of(hosts, Host::A, at)["figures"]["send"]["takeovers"].as_u64().unwrap();
+    let before = [0, 1].map(takeovers);
+    let other = 1 - active(hosts);
+    let name = bridge_of(hosts, Host::A, other)["bridge"].as_str().unwrap().to_owned();
+    let ordered_us = wall_us();
+    hosts.output(Host::A, program("shmcast"), &["bridge", "takeover", &name]);
+    wait_for("the takeover", || (takeovers(other) > before[other]).then_some(()));
+    ordered_us
+}
+
 /// Waits until one of two senders sends and the other stands by. Returns the one that sends.
-fn active(hosts: &Hosts) -> usize {
+pub fn active(hosts: &Hosts) -> usize {
     let is = |at: usize, wanted: &str| bridge_of(hosts, Host::A, at)["state"] == wanted;
     wait_for("one that sends, and one that stands by", || {
         (0..2).find(|&at| is(at, "running") && is(1 - at, "standby"))
@@ -63,13 +77,6 @@ impl Pair<'_> {
         assert_eq!(self.sink.missing, 0, "{at}");
     }
 
-    fn takes_over(&self) {
-        let other = 1 - active(self.hosts);
-        let name = bridge_of(self.hosts, Host::A, other)["bridge"].as_str().unwrap().to_owned();
-        self.hosts.output(Host::A, program("shmcast"), &["bridge", "takeover", &name]);
-        wait_for("the other one", || (active(self.hosts) == other).then_some(()));
-    }
-
     /// The channel begins its next life, in which sequences count from 1.
     fn anew(&mut self, at: &str) {
         let client = client(self.hosts, Host::A);
@@ -78,7 +85,7 @@ impl Pair<'_> {
         self.source = Source::of(Publisher::builder("t").client(&client).anew().open().unwrap(), self.life);
         self.arrives(at);
         active(self.hosts);
-        self.takes_over();
+        take_over(self.hosts);
         self.arrives(&format!("{at}, and a takeover"));
     }
 }
@@ -128,7 +135,7 @@ fn two_senders_of_a_daemon_outlast_every_change() {
                 pair.hosts.reload(Host::A, &pair.a, &plain, "bridge-added");
             });
         }
-        pair.plays("an order", |pair| pair.takes_over());
+        pair.plays("an order", |pair| _ = take_over(pair.hosts));
     }
     pair.anew("the channel was made anew");
     // No program on A has the memory of the previous life.
@@ -139,12 +146,12 @@ fn two_senders_of_a_daemon_outlast_every_change() {
     let a = hosts.daemon(Host::A, &plain);
     let mut pair = Pair { hosts: &hosts, a, source: opened(&hosts, life + 1), sink, life: life + 1 };
     pair.arrives("the daemon was made anew");
-    pair.plays("and an order", |pair| pair.takes_over());
+    pair.plays("and an order", |pair| _ = take_over(pair.hosts));
     for (seconds, word) in [(144_000, "forward"), (0, "back"), (-144_000, "further back"), (0, "right")] {
         let sessions = pair.sink.sessions.len();
         pair.plays(&format!("the clock was set {word}"), |pair| {
             hosts.set_clock(Host::A, seconds);
-            pair.takes_over();
+            take_over(pair.hosts);
         });
         assert_eq!(pair.sink.sessions.len(), sessions, "{word}: the session goes on");
         pair.anew(&format!("the clock was set {word}, and the channel was made anew"));
@@ -236,7 +243,7 @@ fn leases_outlast_takeovers_other_keys_and_a_wire_made_anew() {
     let mut pair = Pair { hosts: &hosts, a, source, sink, life: 1 };
     pair.arrives("the beginning");
     for round in 0..3 {
-        pair.plays(&format!("order {round}"), |pair| pair.takes_over());
+        pair.plays(&format!("order {round}"), |pair| _ = take_over(pair.hosts));
         pair.plays(&format!("wire {round}"), |pair| {
             let meanwhile = || assert!(pair.source.publish(500) > 0);
             hosts.remake(0, meanwhile, false);
