@@ -449,6 +449,10 @@ impl Channel {
         status.mode = Some(mode.to_string());
         status.generation = Some(entry.generation);
         status.publisher = self.publisher.as_ref().map(|publisher| publisher.who.process());
+        // In memory that continues a channel, no publisher has died before the first one opened it.
+        if status.state == "orphaned" && self.dead_publisher().is_none() {
+            status.state = "new".to_owned();
+        }
         status
     }
 

@@ -362,7 +362,7 @@ impl Registry {
         let mut is_publisher = false;
         for (name, channel) in self.channels.iter_mut().chain(&mut self.retired) {
             if let Some(Attached { who, .. }) = channel.let_go(id) {
-                let orphaned = matches!(channel.hosted().status().state.as_str(), "orphaned");
+                let orphaned = channel.dead_publisher().is_some();
                 let detail = if orphaned { "died without closing the channel" } else { "" };
                 self.events.tell("detached", Some(name), Some("publisher"), Some(&who), detail);
                 is_publisher = true;
