@@ -198,7 +198,7 @@ impl Registry {
     ///
     /// - If `bell` is given, this call takes the bell. The reader is then woken when there is something to read.
     /// - A hidden reader is not shown by tools.
-    /// - A reader that watches learns when the publisher dies, or immediately if the publisher is already dead.
+    /// - A reader that watches is told when the publisher dies. If the publisher is already dead, this call tells the reader.
     ///
     /// # Errors
     /// [`Refused`] with the reason.
