@@ -16,8 +16,9 @@
  * fork.
  *
  * Names and texts end with a zero and are UTF-8. Times are in nanoseconds unless said otherwise. Opening and closing allocate memory. The
- * first opening of a daemon's channel starts one thread for this daemon, shmcast-keeper. The other functions do neither, unless a daemon's
- * channel moves to new memory.
+ * first opening of a daemon's channel starts one thread for this daemon, shmcast-keeper. Opening a publisher of more than 8 MiB starts
+ * shmcast-prepare, which ends when it has touched the memory. The other functions do neither, unless a daemon's channel moves to new
+ * memory.
  */
 #ifndef SHMCAST_H
 #define SHMCAST_H
@@ -85,7 +86,7 @@ SHMCAST_API int32_t shmcast_error_os(void);
 SHMCAST_API const char *shmcast_error_gate(void);
 /* If this thread's last error is SHMCAST_ERROR_FULL, the lag of the gate's reader in bytes of the ring; otherwise 0. */
 SHMCAST_API uint64_t shmcast_error_behind(void);
-/* A code in one or two words, such as "not found". Valid for ever. Never NULL. */
+/* A code in one to three words, such as "not found". Valid for ever. Never NULL. */
 SHMCAST_API const char *shmcast_error_name(int32_t code);
 /* The version of the library, such as "0.1.0". Valid for ever. */
 SHMCAST_API const char *shmcast_version(void);
@@ -159,11 +160,12 @@ typedef struct shmcast_publish_options {
 SHMCAST_API int32_t shmcast_publisher_open(const char *channel, const shmcast_publish_options *options,
                                            shmcast_publisher **publisher);
 /* Closes the channel: readers get everything that was published, and then the end. Does nothing for NULL. A publisher that is never closed
- * ends like one that died: readers see no end, and the next publisher takes over. */
+ * ends like one that died: readers see no end, and the next publisher takes over. If the reader of a gate that refuses leaves no room for
+ * the end, this waits as the gate says, and then the channel ends like that too. */
 SHMCAST_API int32_t shmcast_publisher_close(shmcast_publisher *publisher);
 
 /* Publishes one message. Stores its sequence in *sequence, unless `sequence` is NULL. Waits only for gates. Takes 50 to 100 ns for 64
- * bytes. */
+ * bytes while readers poll on other cores. */
 SHMCAST_API int32_t shmcast_publish(shmcast_publisher *publisher, const void *data, size_t length, uint64_t *sequence);
 /* Does the same as shmcast_publish() with a tag of your own. If `key` is not 0, a reader can start afresh from this message. */
 SHMCAST_API int32_t shmcast_publish_with(shmcast_publisher *publisher, const void *data, size_t length, uint16_t tag,
@@ -229,7 +231,7 @@ enum shmcast_gate_state {
 };
 
 /* The channel's gates, with the counts of this publisher. Stores the first `room` gates in `gates`. Returns the number of all gates, or an
- * error. Allocates memory, and makes one system call for each gate. */
+ * error. Allocates memory, and makes two system calls for each gate. */
 SHMCAST_API int64_t shmcast_publisher_gates(const shmcast_publisher *publisher, shmcast_gate_status *gates, size_t room);
 
 /* ---- Receiving --------------------------------------------------------------------------------------------------------------- */
@@ -491,10 +493,10 @@ SHMCAST_API int32_t shmcast_select_close(shmcast_select *select);
  * wait. Returns SHMCAST_EVENT if there is an event, SHMCAST_OK if none came in time, or an error. After an error, the next call continues
  * with the other subscribers.
  *
- * Stores in *index the place in the array of the subscriber that has the event or error, or `count` if the error belongs to none. `index`
- * can be NULL. A payload is valid until the next call on the select or on that subscriber, except calls for facts. During the wait, calls
- * on the subscribers are refused with SHMCAST_ERROR_MISUSE. Cost: a few nanoseconds for each subscriber that has nothing, and one system
- * call for each subscriber before a sleep. */
+ * Stores in *index the place in the array of the subscriber that has the event or error, or `count` if nothing came. An error of the select
+ * itself stores nothing. `index` can be NULL. A payload is valid until the next call on the select or on that subscriber, except calls for
+ * facts. During the wait, calls on the subscribers are refused with SHMCAST_ERROR_MISUSE. Cost: a few nanoseconds for each subscriber that
+ * has nothing, and one system call for each subscriber before a sleep. */
 SHMCAST_API int32_t shmcast_select_recv(shmcast_select *select, uint64_t timeout_ns, size_t *index, shmcast_event *event);
 
 /* ---- Boards ------------------------------------------------------------------------------------------------------------------ */
@@ -509,7 +511,8 @@ typedef struct shmcast_board_entry {
     uint64_t sequence;     /* of the key's newest message */
     uint64_t count;        /* messages of this key since it came to the board, removals included; it begins again if the board gave the key's
                               place to another key */
-    shmcast_event message; /* the newest message; its kind is 0 if the message is too large for the board */
+    shmcast_event message; /* the newest message; its kind is 0 if the message is too large for the board, or its publisher
+                            * did not update the board */
 } shmcast_board_entry;
 
 /* The counters of a board. */
@@ -523,7 +526,7 @@ typedef struct shmcast_board_counters {
     uint64_t reserved[2];
 } shmcast_board_counters;
 
-/* Opens the board of a channel. Only the options dir, socket, wait_for_channel_ns and schema_id have an effect. Returns
+/* Opens the board of a channel. Only the options dir, socket, prepare, wait_for_channel_ns and schema_id have an effect. Returns
  * SHMCAST_ERROR_NO_BOARD if the channel has no board. Stores the board in *board, or NULL after an error. */
 SHMCAST_API int32_t shmcast_board_open(const char *channel, const shmcast_subscribe_options *options, shmcast_board **board);
 /* Frees the board. Does nothing for NULL. */
