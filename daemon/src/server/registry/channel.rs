@@ -244,6 +244,8 @@ impl Channel {
         cut: Cut,
         told: &mut Observers<'_>,
     ) -> Result<Option<MemoryRequest>, Refused> {
+        // Sequences that begin again are those of another stream.
+        let cut = if cut == Cut::Tail && !self.has_tail() { Cut::Void } else { cut };
         let after = match cut {
             Cut::Lost | Cut::Void => self.after(),
             Cut::Tail | Cut::Restart => None,
@@ -257,7 +259,12 @@ impl Channel {
         let fits = |spare: &Memory| {
             spare.is_after_journal && self.fits(&spare.hosted, self.config.mode == Mode::Strict)
         };
-        request.after.is_none() || (self.is_lost() && !self.spare.as_ref().is_some_and(fits))
+        request.after.is_none() || (!self.has_tail() && !self.spare.as_ref().is_some_and(fits))
+    }
+
+    /// Whether the channel's sequences can continue behind its memory. They cannot if the memory is lost or damaged.
+    fn has_tail(&self) -> bool {
+        self.charter.has_tail(self.current.as_ref())
     }
 
     /// Continues the channel in new memory. If `after` has a journal, the next sequence is greater than every sequence in the journal.

@@ -16,6 +16,7 @@ use shmcast_testkit::raw::{Raw, fds, publish};
 use shmcast_testkit::{Process, role, scratch, wait_for, wait_until};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 fn config(mode: &str) -> String {
@@ -377,6 +378,36 @@ fn a_channel_whose_mode_changed_over_a_restart_is_still_to_be_had() {
             heard.iter().filter(|word| word.as_bytes()[0].is_ascii_digit()).collect();
         assert_eq!(messages, ["1 one", "2 two", "3 three", "4 four"], "{before} to {after}: {heard:?}");
         assert_eq!(daemon.client().channel("ticks").unwrap().mode.as_deref(), Some(after));
+    }
+}
+
+/// Sequences that begin again belong to a new stream, so that nobody takes the messages of one stream for those of another.
+#[test]
+fn a_channel_whose_ring_is_damaged_continues_as_another_stream() {
+    let journal = tempfile::tempdir().unwrap();
+    let more = format!("journal = {{ dir = \"{}\" }}\n", journal.path().join("ticks").display());
+    for more in ["", &more] {
+        let daemon = Daemon::start(&ticks("takeover", more));
+        let client = daemon.client();
+        let mut publisher = publisher(&daemon);
+        publisher.publish(b"one").unwrap();
+        drop(publisher);
+        let stream = || client.channel("ticks").unwrap().stream;
+        let before = stream();
+        let raw = Raw::greeted(&daemon.socket());
+        let (_, files) = raw.ask_for_files(&publish("ticks", false), &[]);
+        let bytes = files[0].metadata().unwrap().len();
+        files[0].write_all_at(&vec![0xff; bytes as usize - 4096], 4096).unwrap();
+        drop(raw);
+        daemon.reload(&ticks("takeover", more).replace("1MiB", "2MiB"));
+        let mut second = wait_for("a publisher", || publishing(&client, "ticks").open().ok());
+        assert_ne!(stream(), before);
+        let sequence = second.publish(b"two").unwrap();
+        assert_eq!(
+            sequence == 1,
+            more.is_empty(),
+            "with a journal the sequences continue after it: {sequence}"
+        );
     }
 }
 
