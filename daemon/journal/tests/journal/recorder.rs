@@ -695,6 +695,41 @@ fn what_has_lost_its_name_is_not_durable() {
     }
 }
 
+/// Somebody removes the lock's file, and another recorder can lock another file of this name. Each then once wrote to the other's files.
+#[test]
+fn a_recorder_whose_lock_was_removed_ends() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 64 << 10);
+    let lock = |host: &Host| folder(host.dir()).join("lock");
+    for is_stopped in [false, true] {
+        let recorder = host.record("t", SyncPolicy::Each);
+        let last = publisher.publish(b"a").unwrap();
+        until(&recorder, |progress| progress.durable == last);
+        std::fs::remove_file(lock(&host)).unwrap();
+        // The spare file of the other recorder.
+        let spare = folder(host.dir()).join("spare.tmp");
+        std::fs::write(&spare, b"").unwrap();
+        if !is_stopped {
+            wait_until("the recorder's end", || !recorder.is_running());
+        }
+        let refused = recorder.stop().unwrap_err();
+        assert!(matches!(&refused, RecordError::Moved { .. }), "{refused}");
+        assert!(refused.to_string().contains("its file lock") && spare.exists(), "{refused}");
+    }
+    let recorder = host.record("t", SyncPolicy::Each);
+    let last = publisher.publish(b"a").unwrap();
+    until(&recorder, |progress| progress.durable == last);
+    recorder.stop().unwrap();
+    assert_eq!(read(host.dir()).messages().len(), 3);
+    // So does the code that continues a channel after its journal.
+    std::fs::remove_file(lock(&host)).unwrap();
+    let ending = ending(&host);
+    assert!(
+        lock(&host).exists() && matches!(Ending::of(host.dir(), "t", None), Err(JournalError::Busy { .. }))
+    );
+    drop(ending);
+}
+
 /// The same for a recorder whose memory is full, because the disk takes nothing: it once looked at no name until it had room.
 #[test]
 fn a_removed_directory_is_noticed_while_the_memory_is_full() {
