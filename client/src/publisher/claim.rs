@@ -52,9 +52,16 @@ impl Claim<'_> {
     pub fn commit(self, length: usize) -> Result<u64, PublishError> {
         assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
         self.publisher.check_usable()?;
-        let Publisher { writer, gates, board, clock, stamps, staging, .. } = self.publisher;
+        let Publisher { writer, gates, board, clock, stamps, staging, hosted, .. } = self.publisher;
         let time = || stamps.stamp(*clock);
-        publish_and_post(writer, gates, board, (&staging[..length], self.mark), time, Patience::Waits)
+        publish_and_post(
+            writer,
+            (gates, hosted),
+            board,
+            (&staging[..length], self.mark),
+            time,
+            Patience::Waits,
+        )
     }
 
     /// Publishes nothing. Dropping the claim does the same.

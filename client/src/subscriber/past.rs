@@ -22,7 +22,7 @@ use super::origin::{Missing, Past, STALL};
 use super::{Doubt, Outcome, Subscriber};
 use crate::journal::format::FileHeader;
 use crate::journal::{Entry, JournalControl, Loss, Reader};
-use crate::message::{Event, Lapped, Message, RecvError};
+use crate::message::{Event, Message, RecvError};
 use crate::wait::Wait;
 use shmcast_layout::fault;
 use shmcast_layout::layout::charter::Verdict;
@@ -424,8 +424,7 @@ impl Subscriber {
         let resumed_at = self.next_sequence();
         (self.doubt, self.behind) = (self.doubt_after_jump(), None);
         let missed = resumed_at.saturating_sub(due);
-        self.count(|page, place| page.lapped(missed, place));
-        Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at })))
+        Some(self.tell_loss(missed, resumed_at))
     }
 
     /// Called if the next sequence is older than everything in the journal.
@@ -443,8 +442,7 @@ impl Subscriber {
             Err(_) => return self.give_up_past(),
         }
         self.reader.jump(Place::nowhere(resumed_at));
-        self.count(|page, place| page.lapped(missed, place));
-        Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at }))))
+        Ok(Some(self.tell_loss(missed, resumed_at)))
     }
 
     /// Reads ahead in the journal on a thread that can block, so that no other task waits for the disk.

@@ -199,9 +199,11 @@ impl Events {
 }
 
 /// Events that an operator must notice. Each one is logged as a warning.
-const TROUBLES: [&str; 11] = [
+const TROUBLES: [&str; 13] = [
     "bridge-failed",
     "bridge-keys-kept",
+    "bridge-missed",
+    "bridge-state-failed",
     "folder-anew",
     "folder-failed",
     "gate-dropped",

@@ -325,8 +325,8 @@ pub enum Step {
     Unknown {},
     /// A reader that prepares its memory attaches to a channel. The channel's file is one large hole, without any allocated page.
     Hollow {},
-    /// A publisher is stopped while its daemon crashes and a second daemon ends. Then the publisher attaches to a third daemon. Without
-    /// `brief`, the second daemon first waits for the publisher in vain.
+    /// A publisher is stopped, and its daemon crashes. A second daemon waits for the publisher in vain, and ends. With `brief`, the second
+    /// daemon ends without a wait. Then a third daemon starts, and the publisher continues and attaches to this daemon.
     Outlive {
         #[serde(default)]
         brief: bool,

@@ -28,6 +28,8 @@ pub(super) struct Channel {
     /// The next sequence in the channel's journal, if the journal has a clean end and the channel's memory is lost.
     pub(super) clean: Option<u64>,
     pub(super) publisher: Option<Attached>,
+    /// Further programs that were let in as publishers while the lock was free. The lock decides which of them publishes.
+    rivals: Vec<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
     /// Generation and epoch of the last publisher whose death was reported to readers.
     mourned: Option<Death>,
@@ -37,7 +39,7 @@ pub(super) struct Channel {
 }
 
 /// A publisher that was let in.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Attached {
     pub(super) id: ConnectionId,
     pub(super) who: Identity,
@@ -100,6 +102,7 @@ impl Channel {
             spare,
             clean: None,
             publisher: None,
+            rivals: Vec::new(),
             readers,
             mourned: None,
             told_of_board: [0; 2],
@@ -329,11 +332,46 @@ impl Channel {
         Ok(())
     }
 
+    /// Lets a program in as the publisher.
+    pub(super) fn let_in(&mut self, publisher: Attached) {
+        let before = self.publisher.replace(publisher);
+        // Each publisher of a strict channel has a segment of its own, so only the last one can have the lock.
+        if !self.entry().is_strict {
+            self.rivals.extend(before);
+        }
+    }
+
+    /// Whether the program on this connection was let in as a publisher.
+    pub(super) fn has_let_in(&self, id: ConnectionId) -> bool {
+        self.publisher.iter().chain(&self.rivals).any(|publisher| publisher.id == id)
+    }
+
+    /// Notes that the program on this connection has the lock. Returns false if it was not let in here.
+    pub(super) fn note_holder(&mut self, id: ConnectionId) -> bool {
+        if let Some(at) = self.rivals.iter().position(|rival| rival.id == id) {
+            let holder = self.rivals.swap_remove(at);
+            self.rivals.extend(self.publisher.replace(holder));
+        }
+        self.publisher.as_ref().is_some_and(|publisher| publisher.id == id)
+    }
+
+    /// Forgets the publisher on this connection, and returns it. If others were let in, one of them can have the lock.
+    pub(super) fn let_go(&mut self, id: ConnectionId) -> Option<Attached> {
+        if let Some(at) = self.rivals.iter().position(|rival| rival.id == id) {
+            return Some(self.rivals.swap_remove(at));
+        }
+        let gone = self.publisher.take_if(|publisher| publisher.id == id)?;
+        self.publisher = self.rivals.pop();
+        Some(gone)
+    }
+
     /// Notifies a publisher that it is cut off. A stopped publisher finds the notice when it continues.
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
-        // A publisher that has hung up needs no notice.
-        let _ = from.notices.send(Notice { reply: Response::CutOff {}, descriptors: Vec::new() });
+        for publisher in self.rivals.drain(..).chain([from.clone()]) {
+            // A publisher that has hung up needs no notice.
+            let _ = publisher.notices.send(Notice { reply: Response::CutOff {}, descriptors: Vec::new() });
+        }
         Some(from)
     }
 
@@ -394,7 +432,7 @@ impl Channel {
 
     /// The number of attached programs: the publisher and each reader.
     pub(super) fn programs(&self) -> usize {
-        usize::from(self.publisher.is_some()) + self.readers.len()
+        usize::from(self.publisher.is_some()) + self.rivals.len() + self.readers.len()
     }
 
     /// The readers that tools are shown.
@@ -411,6 +449,10 @@ impl Channel {
         status.mode = Some(mode.to_string());
         status.generation = Some(entry.generation);
         status.publisher = self.publisher.as_ref().map(|publisher| publisher.who.process());
+        // In memory that continues a channel, no publisher has died before the first one opened it.
+        if status.state == "orphaned" && self.dead_publisher().is_none() {
+            status.state = "new".to_owned();
+        }
         status
     }
 
