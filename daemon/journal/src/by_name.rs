@@ -41,7 +41,7 @@ impl<'a> ByName<'a> {
 
 impl Volume for ByName<'_> {
     fn list(&mut self) -> io::Result<Vec<String>> {
-        let entries = std::fs::read_dir(&self.directory.path())?;
+        let entries = std::fs::read_dir(self.directory.path())?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
