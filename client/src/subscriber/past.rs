@@ -21,7 +21,7 @@ use super::hosted::Hosted;
 use super::origin::{Missing, Past, STALL};
 use super::{Doubt, Outcome, Subscriber};
 use crate::journal::format::FileHeader;
-use crate::journal::{Entry, JournalControl, JournalError, Loss, Reader};
+use crate::journal::{Entry, JournalControl, Loss, Reader};
 use crate::message::{Event, Message, RecvError};
 use crate::wait::Wait;
 use shmcast_layout::fault;
@@ -178,7 +178,7 @@ impl Subscriber {
                     Some(told) => return Ok(told),
                     None => continue,
                 },
-                Err(e) => break matches!(e, JournalError::Os { .. }),
+                Err(e) => break e.is_passing(),
             }
         };
         if may_pass && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
