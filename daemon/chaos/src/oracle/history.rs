@@ -1,8 +1,8 @@
 //! The logs in sorted form: publications with their messages, subscriptions with their events, and actions of the runner.
 
-use crate::log::{Deed, Entry, Fact, Time, read};
+use crate::log::{Deed, Entry, Fact, Found, GateFigures, Time, read};
 use crate::payload::{Identity, Sizes};
-use crate::story::{Net, Profile, Start};
+use crate::story::{Net, Profile, Shape, Start};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,6 +30,42 @@ pub struct History {
     /// Failed openings, each with four values: the actor, whether the actor wanted to publish, the kind of the error, and the text of the
     /// error.
     pub failed: Vec<(String, bool, String, String)>,
+    /// The boards and gates that the channels have at the beginning, by the name of the channel.
+    pub shapes: BTreeMap<String, Shape>,
+    /// The searches for keys on boards.
+    pub looks: Vec<Look>,
+}
+
+/// A search for a key on a channel's board.
+#[derive(Debug, Clone)]
+pub struct Look {
+    /// The actor.
+    pub actor: String,
+    /// The channel.
+    pub channel: String,
+    /// The times at which the search began and had ended.
+    pub began: Time,
+    pub ended: Time,
+    /// The number of the key.
+    pub key: u32,
+    /// The result; `None` if the key is not on the board.
+    pub found: Option<Found>,
+    /// The kind of the error, if the search failed.
+    pub error: Option<String>,
+}
+
+/// Messages of a publisher that a gate refused.
+#[derive(Debug, Clone)]
+pub struct Refusals {
+    /// The gate.
+    pub gate: String,
+    /// Whether the calls were those that never wait.
+    pub tried: bool,
+    /// Their number.
+    pub count: u32,
+    /// The time of the first refusal, and a time after the last one.
+    pub since: Time,
+    pub until: Time,
 }
 
 /// One opening of a channel for publishing, and the messages that were published after that.
@@ -63,6 +99,12 @@ pub struct Publication {
     pub mode: Option<[u32; 2]>,
     /// Errors of the publisher's calls, each with its time, the call and the text.
     pub errors: Vec<(Time, &'static str, String)>,
+    /// What the publisher said about its gates, in order of time.
+    pub gates: Vec<Entry<Vec<GateFigures>>>,
+    /// The messages that gates refused.
+    pub refusals: Vec<Refusals>,
+    /// Calls that took long.
+    pub late: Vec<Entry<Fact>>,
 }
 
 /// A run of sequences that a publisher used.
@@ -115,6 +157,12 @@ pub struct Subscription {
     pub seen: Vec<Entry<Fact>>,
     /// Whether an error ended the subscription.
     pub has_failed: bool,
+    /// The gate that the reader took.
+    pub gate: Option<String>,
+    /// Whether the reader skips old messages of a key when it is too far behind.
+    pub conflates: bool,
+    /// The time when the subscription certainly ended; `None` if it lasted until the actor's end.
+    pub ended: Option<Time>,
 }
 
 impl History {
@@ -131,6 +179,7 @@ impl History {
             history.net = story.setup.net;
             for channel in story.setup.channels {
                 let name = channel.name;
+                history.shapes.extend(channel.shape.map(|shape| (name.clone(), shape)));
                 history.strict.extend(channel.strict.then(|| name.clone()));
                 history.recorded.extend(channel.journal.map(|_| name.clone()));
                 history.channels.push(name);
@@ -155,7 +204,19 @@ impl History {
         let mut publishing: Option<Publication> = None;
         let mut reading: Option<Subscription> = None;
         for Entry { at, what } in entries {
+            if let (Some(reading), true) = (&mut reading, ends_a_subscription(&what)) {
+                reading.ended = reading.ended.or(Some(at));
+            }
             match what {
+                Fact::Looked { channel, began, key, found, error } => {
+                    let actor = actor.to_owned();
+                    self.looks.push(Look { actor, channel, began, ended: at, key, found, error });
+                }
+                Fact::Joined { gate, conflates } => {
+                    if let Some(reading) = &mut reading {
+                        (reading.gate, reading.conflates) = (gate, conflates);
+                    }
+                }
                 Fact::Opening { channel, publisher } => {
                     self.publications.extend(publishing.take());
                     publishing = Some(Publication::new(publisher, actor, channel, at));
@@ -220,6 +281,15 @@ impl History {
     }
 }
 
+/// Whether a subscription of the actor has ended at this action.
+fn ends_a_subscription(fact: &Fact) -> bool {
+    match fact {
+        Fact::Closing | Fact::Closed | Fact::Subscribing { .. } => true,
+        Fact::RecvFailed { kind, .. } => kind != "Unmapped",
+        _ => false,
+    }
+}
+
 impl Subscription {
     /// Makes a subscription in place of a journal. `at` is the time at which the journal was read, and `next` is the journal's first
     /// sequence.
@@ -244,6 +314,9 @@ impl Subscription {
             next: 0,
             seen: Vec::new(),
             has_failed: false,
+            gate: None,
+            conflates: false,
+            ended: None,
         }
     }
 }
@@ -265,6 +338,9 @@ impl Publication {
             closing: None,
             mode: None,
             errors: Vec::new(),
+            gates: Vec::new(),
+            refusals: Vec::new(),
+            late: Vec::new(),
         }
     }
 
@@ -292,6 +368,11 @@ impl Publication {
                 self.close_send(at, next.saturating_sub(first));
                 self.errors.extend(error.map(|error| (at, "gap", error)));
             }
+            Fact::Gates { gates } => self.gates.push(Entry { at, what: gates }),
+            Fact::Refused { gate, tried, count, since } => {
+                self.refusals.push(Refusals { gate, tried, count, since, until: at });
+            }
+            late @ Fact::Late { .. } => self.late.push(Entry { at, what: late }),
             Fact::Mode { wanted, found } => self.mode = Some([wanted, found]),
             Fact::Session { identity, error } => {
                 self.sessions.push(identity);
