@@ -45,7 +45,7 @@ impl Judge<'_> {
             self.check_message(found, stream, findings);
         }
         let (Some(life), Some(stream)) = (life, stream) else { return };
-        let before = self.surely_before(life);
+        let before = self.streams.published(&self.look.channel, life, self.look.began);
         let newest = stream.of_key(*key, before).next();
         let Some(newest) = newest.filter(|newest| self.must_know(newest.sequence, life, before)) else {
             return;
@@ -125,19 +125,6 @@ impl Judge<'_> {
                 format!("{} messages of the key were counted, and there were {right}", found.count),
             );
         }
-    }
-
-    /// Returns the sequence below which all messages had surely been published when the search began.
-    fn surely_before(&self, life: usize) -> u64 {
-        let of_life = self.history.on(&self.look.channel).filter(|p| self.lives.life(p.number) == Some(life));
-        let before = of_life.map(|p| {
-            let cut = self.lives.cut(p.number).map_or(u64::MAX, |cut| cut.from);
-            p.surely_before(self.look.began).min(cut)
-        });
-        // A publisher that had not opened the channel yet says nothing.
-        let opened = self.history.on(&self.look.channel).filter(|p| p.opening < self.look.began);
-        let most = opened.map(Publication::perhaps).max().unwrap_or(0);
-        before.filter(|before| *before <= most).max().unwrap_or(0)
     }
 
     /// Whether the board surely had this message, or a newer one of its key, when the search began.

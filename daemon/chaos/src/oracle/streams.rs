@@ -16,7 +16,6 @@ const RESERVE: u64 = 1 << 31;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     pub(super) sequence: u64,
-    pub(super) who: Identity,
     pub(super) length: usize,
     /// The number of the key; `None` if the message is too short to have one.
     pub(super) key: Option<u32>,
@@ -44,7 +43,7 @@ impl Stream {
                     let length = who.length(sizes, publication.largest);
                     let key = (length >= keys.end).then(|| keys.number(who));
                     let is_removal = length == keys.end;
-                    stream.messages.push(Sent { sequence: send.next + at, who, length, key, is_removal });
+                    stream.messages.push(Sent { sequence: send.next + at, length, key, is_removal });
                 }
             }
         }
@@ -108,6 +107,17 @@ impl<'a> Streams<'a> {
     /// Returns the lives of a channel.
     pub(super) fn lives_of(&self, channel: &str) -> impl Iterator<Item = usize> {
         self.all.iter().filter(move |(_, (name, _))| *name == channel).map(|(life, _)| *life)
+    }
+
+    /// Returns the sequence below which all messages of this life had surely been published at `time`.
+    pub(super) fn published(&self, channel: &str, life: usize, time: Time) -> u64 {
+        let of_life = self.history.on(channel).filter(|p| self.lives.life(p.number) == Some(life));
+        let ends = of_life.flat_map(|p| {
+            let cut = self.lives.cut(p.number).map_or(u64::MAX, |cut| cut.from);
+            let done = p.sends.iter().filter(move |send| send.done.is_some_and(|done| done < time));
+            done.map(move |send| (send.next + send.least).min(cut))
+        });
+        ends.max().unwrap_or(0)
     }
 
     /// Returns the number of the life that the channel had at this time and sequence: the life of the last publication that had begun.

@@ -38,7 +38,7 @@ pub(super) struct Episode {
 
 impl Episode {
     /// Returns the episode that begins with the first of these entries, if one does.
-    pub(super) fn at(seen: &[Entry<Fact>], is_start: bool) -> Option<Self> {
+    pub(super) fn at(seen: &[Entry<Fact>], is_start: bool, conflates: bool) -> Option<Self> {
         let mut episode = Self { is_start, ..Self::default() };
         let mut lapped_to = None;
         for Entry { at, what } in seen {
@@ -63,8 +63,9 @@ impl Episode {
             }
         }
         let has_messages = !episode.newest.is_empty() || !episode.forgotten.is_empty();
-        let is_one = has_messages || episode.live.is_some() && (is_start || lapped_to.is_some());
-        is_one.then_some(episode)
+        // A reader that conflates never reads a journal, so only the board makes it live.
+        let is_one = has_messages || episode.live.is_some();
+        (is_one && (is_start || conflates)).then_some(episode)
     }
 }
 
@@ -163,12 +164,7 @@ impl Cursor<'_> {
         findings: &mut Findings,
     ) {
         let (who, channel) = (self.reader.actor.as_str(), self.reader.channel.as_str());
-        let published =
-            self.history.on(channel).filter(|p| self.lives.life(p.number) == Some(life)).map(|p| {
-                let cut = self.lives.cut(p.number).map_or(u64::MAX, |cut| cut.from);
-                p.surely_before(self.reader.subscribing).min(cut)
-            });
-        let published = published.max().unwrap_or(0);
+        let published = self.streams.published(channel, life, self.reader.subscribing);
         if live < published && !self.may_be_led() {
             let what = format!("began with the board of {live}, and {} had been published", published - 1);
             findings.add(10, "old_board", who, what);

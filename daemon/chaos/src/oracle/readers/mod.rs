@@ -86,8 +86,7 @@ impl<'a> Cursor<'a> {
         let mut rest = &self.reader.seen[..];
         while let Some(entry) = rest.first() {
             let is_start = self.begins_with_board();
-            let uses_board = is_start || self.reader.conflates;
-            match Episode::at(rest, is_start).filter(|_| uses_board) {
+            match Episode::at(rest, is_start, self.reader.conflates) {
                 Some(episode) => {
                     self.episode(&episode, findings);
                     rest = &rest[episode.entries..];
