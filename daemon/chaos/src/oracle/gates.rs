@@ -195,9 +195,13 @@ fn is_excused(history: &History, reader: &Subscription, known: &InForce<'_>, unt
     if !known.gate.refuse && all.into_iter().any(may_have_dropped) {
         return true;
     }
-    // Each successor can move the frontier by a chunk, and so can its predecessor's end.
-    let moved = known.gate.lag + 2 * later.len() as u64 * chunk(known.publication.capacity);
-    if !later.is_empty() && moved > known.publication.capacity {
+    // Each successor can move the frontier by a chunk, and so can its predecessor's end. A successor finds the gate in force however far
+    // the reader is behind, for example if a publisher without the gate came before.
+    let since: Vec<&Publication> =
+        history.on(&reader.channel).filter(|p| p.opening > reader.subscribing && p.opening < until).collect();
+    let moved = known.gate.lag + 2 * since.len() as u64 * chunk(known.publication.capacity);
+    let is_one_without = since.iter().any(|p| !gate_of(p)) || is_reloaded(history);
+    if !later.is_empty() && (moved > known.publication.capacity || is_one_without) {
         return true;
     }
     history.deeds.iter().any(|entry| match &entry.what {
@@ -214,6 +218,13 @@ fn is_excused(history: &History, reader: &Subscription, known: &InForce<'_>, unt
         ),
         _ => false,
     }) && !later.is_empty()
+}
+
+/// Whether a reload could change the gates.
+fn is_reloaded(history: &History) -> bool {
+    history.deeds.iter().any(|entry| {
+        matches!(entry.what, Deed::Step { step: Step::Reload { change: Change::Gates, .. }, .. })
+    })
 }
 
 /// Checks the gates that a tool shows when everything is at rest. They are those of the last publisher.
