@@ -96,8 +96,9 @@ pub enum Fact {
     Looked { channel: String, began: Time, key: u32, found: Option<Found>, error: Option<String> },
     /// The gates of a publisher, as it knows them now.
     Gates { gates: Vec<GateFigures> },
-    /// A gate refused `count` messages of a publisher, the first one at `since`. With `tried`, the calls were those that never wait.
-    Refused { gate: String, tried: bool, count: u32, since: Time },
+    /// A gate refused `count` messages of a publisher. The last refused call began at `last`. With `tried`, the calls were those that never
+    /// wait.
+    Refused { gate: String, tried: bool, count: u32, last: Time },
     /// A reader received `count` correct messages in a row, from `first` on. They have `bytes` bytes of payload together. `old` of them
     /// have a publish time that is long past.
     Got {

@@ -69,7 +69,7 @@ fn figures(gate: &shmcast::GateStatus) -> GateFigures {
 pub(super) struct Watch {
     /// The longest wait of one message. `None` if the publisher has no gates.
     wait: Option<Duration>,
-    /// For each gate: the time of its first refusal, and the number of refusals.
+    /// For each gate: the time at which its last refused call began, and the number of refusals.
     refused: BTreeMap<String, (Time, u32)>,
     refusals: u32,
     refused_for: Duration,
@@ -79,6 +79,7 @@ pub(super) struct Watch {
 /// A call that has begun.
 pub(super) struct Begun {
     at: Instant,
+    since: Time,
     cpu: [u64; 2],
 }
 
@@ -90,12 +91,12 @@ impl Watch {
     }
 
     pub(super) fn begin(&self) -> Option<Begun> {
-        self.wait.map(|_| Begun { at: Instant::now(), cpu: on_cpu_and_waiting() })
+        self.wait.map(|_| Begun { at: Instant::now(), since: now(), cpu: on_cpu_and_waiting() })
     }
 
     /// Notes that a call for `messages` messages has ended.
     pub(super) fn end(&mut self, begun: Option<Begun>, call: &str, messages: u32) {
-        let (Some(wait), Some(Begun { at, cpu })) = (self.wait, begun) else { return };
+        let (Some(wait), Some(Begun { at, cpu, .. })) = (self.wait, begun) else { return };
         let (took, asked) = (at.elapsed(), wait * messages);
         if took > asked + SLACK {
             let after = on_cpu_and_waiting();
@@ -107,8 +108,8 @@ impl Watch {
 
     /// Notes a refusal. Returns whether the publisher should try again.
     pub(super) fn refused(&mut self, gate: &str, begun: Option<&Begun>) -> bool {
-        let first = (now(), 0);
-        self.refused.entry(gate.to_owned()).or_insert(first).1 += 1;
+        let (last, count) = self.refused.entry(gate.to_owned()).or_default();
+        (*last, *count) = (begun.map_or(0, |begun| begun.since), *count + 1);
         self.refusals += 1;
         self.refused_for += begun.map_or(Duration::ZERO, |begun| begun.at.elapsed());
         std::thread::sleep(PAUSE);
@@ -120,8 +121,8 @@ impl Watch {
         for late in self.late {
             log.write(late)?;
         }
-        for (gate, (since, count)) in self.refused {
-            log.write(Fact::Refused { gate, tried, count, since })?;
+        for (gate, (last, count)) in self.refused {
+            log.write(Fact::Refused { gate, tried, count, last })?;
         }
         note_figures(publisher, log)
     }

@@ -150,7 +150,7 @@ impl Judge<'_> {
 }
 
 /// Whether publishers of the channel could have got segments of their own.
-fn is_segmented(history: &History, channel: &str) -> bool {
+pub(super) fn is_segmented(history: &History, channel: &str) -> bool {
     use crate::story::Change;
     let gives_segments = |entry: &Entry<Deed>| match &entry.what {
         Deed::TakingOver { channel: name } => name == channel,

@@ -1,14 +1,13 @@
 //! Judges gates: whom they hold up and for how long, whom they protect, and the figures that are shown of them.
 
 use super::Findings;
+use super::boards::is_segmented;
 use super::history::{History, Publication, Subscription};
 use crate::keys::Keys;
 use crate::log::{Deed, Entry, Fact, GateFigures, Time};
 use crate::story::{Change, Start, Step, Whom, chunk};
 use serde_json::Value;
 
-/// The longest time, in nanoseconds, after which a publisher or the kernel notices the end of a gate's reader.
-const NOTICE: Time = 2_000_000_000;
 /// The smallest record of a ring, in bytes.
 const RECORD: u64 = 64;
 
@@ -48,17 +47,13 @@ fn check_refusals(history: &History, publication: &Publication, findings: &mut F
             reader.channel == publication.channel
                 && reader.gate.as_deref() == Some(&refusals.gate)
                 && reader.subscribing < refusals.until
-                && end(history, reader).saturating_add(NOTICE) > refusals.since
+                && end(history, reader) > refusals.last
         });
-        // Subscriptions that were not finished yet are not in the list.
-        let may_be_opening = history.deeds.iter().any(|entry| {
-            entry.at < refusals.until
-                && entry.at.saturating_add(NOTICE) > refusals.since
-                && matches!(entry.what, Deed::Step { step: Step::Attach { gate: Some(_), .. }, .. })
-        });
+        // A reader that is killed while it subscribes can have held the gate.
+        let may_be_held = history.unfinished.contains(&publication.channel);
         let name =
             format!("channel {}: gate {} refused {}", publication.channel, refusals.gate, refusals.count);
-        if !was_held && !may_be_opening {
+        if !was_held && !may_be_held {
             findings.add(
                 10,
                 "refused_for_nobody",
@@ -120,8 +115,8 @@ fn check_laps(history: &History, reader: &Subscription, findings: &mut Findings)
     for Entry { at, what } in &reader.seen {
         match what {
             Fact::Sought { .. } | Fact::Restarted => sought = Some(*at),
-            Fact::Lapped { missed: 1.., .. } => {
-                let Some(known) = in_force(history, reader, sought, *at) else { continue };
+            Fact::Lapped { missed: 1.., resumed_at } => {
+                let Some(known) = in_force(history, reader, (sought, *resumed_at), *at) else { continue };
                 if !is_excused(history, reader, &known, *at) {
                     let what = format!(
                         "channel {}: {what:?}, and publication {} had said that its gate {} is in force, with {} drops so far",
@@ -142,7 +137,7 @@ fn check_laps(history: &History, reader: &Subscription, findings: &mut Findings)
 fn in_force<'a>(
     history: &'a History,
     reader: &'a Subscription,
-    sought: Option<Time>,
+    (sought, resumed_at): (Option<Time>, u64),
     until: Time,
 ) -> Option<InForce<'a>> {
     let pid = history.deeds.iter().find_map(|entry| match &entry.what {
@@ -150,7 +145,10 @@ fn in_force<'a>(
         _ => None,
     })?;
     let since = sought.unwrap_or(reader.at);
-    let all = history.on(&reader.channel).flat_map(|publication| {
+    let is_segmented = is_segmented(history, &reader.channel);
+    // If each publisher has a ring of its own, the reader was lapped in the ring in which it goes on.
+    let is_its_ring = |p: &Publication| !is_segmented || p.next <= resumed_at && resumed_at <= p.perhaps();
+    let all = history.on(&reader.channel).filter(|p| is_its_ring(p)).flat_map(|publication| {
         publication.gates.iter().flat_map(move |entry| {
             entry.what.iter().map(move |gate| InForce { at: entry.at, publication, gate })
         })

@@ -30,6 +30,8 @@ pub struct History {
     /// Failed openings, each with four values: the actor, whether the actor wanted to publish, the kind of the error, and the text of the
     /// error.
     pub failed: Vec<(String, bool, String, String)>,
+    /// The channels of readers that were killed while they subscribed.
+    pub unfinished: Vec<String>,
     /// The boards and gates that the channels have at the beginning, by the name of the channel.
     pub shapes: BTreeMap<String, Shape>,
     /// The searches for keys on boards.
@@ -63,8 +65,8 @@ pub struct Refusals {
     pub tried: bool,
     /// Their number.
     pub count: u32,
-    /// The time of the first refusal, and a time after the last one.
-    pub since: Time,
+    /// The time at which the last refused call began, and a time after its end.
+    pub last: Time,
     pub until: Time,
 }
 
@@ -262,8 +264,10 @@ impl History {
             }
         }
         self.publications.extend(publishing);
-        self.subscriptions.extend(reading.filter(|reading| reading.at > 0));
+        self.subscriptions.extend(reading);
         self.publications.sort_by_key(|publication| publication.opening);
+        self.unfinished
+            .extend(self.subscriptions.iter().filter(|it| it.at == 0).map(|it| it.channel.clone()));
         self.subscriptions.retain(|subscription| subscription.at > 0);
     }
 
@@ -369,8 +373,8 @@ impl Publication {
                 self.errors.extend(error.map(|error| (at, "gap", error)));
             }
             Fact::Gates { gates } => self.gates.push(Entry { at, what: gates }),
-            Fact::Refused { gate, tried, count, since } => {
-                self.refusals.push(Refusals { gate, tried, count, since, until: at });
+            Fact::Refused { gate, tried, count, last } => {
+                self.refusals.push(Refusals { gate, tried, count, last, until: at });
             }
             late @ Fact::Late { .. } => self.late.push(Entry { at, what: late }),
             Fact::Mode { wanted, found } => self.mode = Some([wanted, found]),

@@ -219,7 +219,7 @@ fn refusals_need_a_reader_and_a_gate_that_refuses() {
     let refused = |refuse: bool, gone: bool| {
         let mut publisher = at(10, publishes());
         let figures = GateFigures { refused: 3, held: 3, ..gate("in-force", refuse, 0) };
-        let refusals = Fact::Refused { gate: "g0".into(), tried: false, count: 3, since: LATE };
+        let refusals = Fact::Refused { gate: "g0".into(), tried: false, count: 3, last: LATE };
         publisher.push(Entry { at: LATE + 1, what: refusals });
         publisher.push(Entry { at: LATE + 2, what: Fact::Gates { gates: vec![figures] } });
         let mut reader = at(2000, reads(Start::Latest, false, u64::from(COUNT) + 1, Vec::new()));
