@@ -331,6 +331,15 @@ impl World<'_> {
         File::options().write(true).open(self.channels_dir().join(SPARE).join("segment"))
     }
 
+    fn flood(&mut self, requests: u32) -> Result<bool> {
+        let Some(daemon) = self.daemons.first().filter(|d| !d.is_stopped && d.pid().is_some()) else {
+            return Ok(false);
+        };
+        let Ok(client) = shmcast::Client::at(daemon.socket()) else { return Ok(false) };
+        let refused = (0..requests).filter(|_| client.channel("nosuch").is_err()).count();
+        Ok(refused > 0)
+    }
+
     pub(super) fn opening(&mut self, place: Place, channel: &str, sizes: Option<[u64; 2]>) -> Order {
         let publisher = self.openings;
         self.openings += 1;

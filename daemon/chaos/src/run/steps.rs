@@ -418,15 +418,6 @@ impl World<'_> {
         Ok(true)
     }
 
-    pub(super) fn flood(&mut self, requests: u32) -> Result<bool> {
-        let Some(daemon) = self.daemons.first().filter(|d| !d.is_stopped && d.pid().is_some()) else {
-            return Ok(false);
-        };
-        let Ok(client) = shmcast::Client::at(daemon.socket()) else { return Ok(false) };
-        let refused = (0..requests).filter(|_| client.channel("nosuch").is_err()).count();
-        Ok(refused > 0)
-    }
-
     /// Runs `shmcast` with these arguments on a host, and logs its output.
     pub(super) fn run_tool(&mut self, host: usize, arguments: &[&str]) -> Result<()> {
         let mut command = self.programs.command(&self.programs.shmcast);
