@@ -206,16 +206,19 @@ fn is_excused(history: &History, reader: &Subscription, known: &InForce<'_>, unt
         // A forked child can free the gate of its parent.
         Deed::Step { step: Step::Fork { whom: Whom::Reader(_) }, .. } => true,
         // A reader that is not attached misses segments, and the memory of a channel can be lost.
-        Deed::Step { step, .. } => matches!(
-            step,
-            Step::Crash { .. }
-                | Step::Restart { .. }
-                | Step::Limit { .. }
-                | Step::TakeOver { .. }
-                | Step::Reload { change: Change::Remove | Change::Mode | Change::Capacity, .. }
-        ),
+        Deed::Step { step, .. } => {
+            let may_detach = matches!(
+                step,
+                Step::Crash { .. }
+                    | Step::Restart { .. }
+                    | Step::Limit { .. }
+                    | Step::TakeOver { .. }
+                    | Step::Reload { change: Change::Remove | Change::Mode | Change::Capacity, .. }
+            );
+            may_detach && !later.is_empty()
+        }
         _ => false,
-    }) && !later.is_empty()
+    })
 }
 
 /// Whether a reload could change the gates.
