@@ -15,7 +15,6 @@ use super::state::{Fate, GateState, Patience, Ring, Seen, Standing, bound_until_
 use crate::directory::OpenGates;
 use crate::error::PublishError;
 use crate::lock;
-use shmcast_layout::fault;
 use shmcast_layout::gate::{FiguresPage, GateClaim, GateFigures};
 use shmcast_layout::layout::gate::{BUCKETS, NO_SEQUENCE, Said, bucket, bucket_limit_ns};
 use shmcast_layout::layout::geometry::Geometry;
@@ -121,8 +120,7 @@ impl One {
     /// Reads the lock and the page.
     fn look(&mut self, segment: [u64; 2], ring: Ring) {
         // If the lock's state is unknown, no message waits for the gate.
-        let is_held = lock::is_locked(&self.file).unwrap_or(false)
-            || fault!("dead_readers_are_waited_for") && self.standing.state != GateState::Absent;
+        let is_held = lock::is_locked(&self.file).unwrap_or(false);
         let claim = self.claim(segment);
         let seen = Seen { is_held, said: claim.said, is_placeless: claim.sequence == NO_SEQUENCE };
         self.standing = self.standing.after(seen, ring, self.config.lag, self.is_unheard);

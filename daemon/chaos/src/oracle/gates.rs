@@ -11,6 +11,9 @@ use serde_json::Value;
 /// The smallest record of a ring, in bytes.
 const RECORD: u64 = 64;
 
+/// A figure of a gate.
+type Figure = fn(&GateFigures) -> u64;
+
 pub(super) fn check(history: &History, findings: &mut Findings) {
     for publication in history.publications.iter().filter(|p| Keys::of(&p.channel).is_some()) {
         check_refusals(history, publication, findings);
@@ -81,7 +84,7 @@ fn check_counts(publication: &Publication, findings: &mut Findings) {
                 .filter(|(when, call, error)| !tried && when <= at && *call != "publish" && error == "Full");
             all.map(|it| u64::from(it.count)).sum::<u64>() + of_controls.count() as u64
         };
-        let counts: [(&str, fn(&GateFigures) -> u64, u64); 2] =
+        let counts: [(&str, Figure, u64); 2] =
             [("refused", |it| it.refused, told(false)), ("turned_away", |it| it.turned_away, told(true))];
         for (name, figure, right) in counts {
             // Several gates can refuse the same message.

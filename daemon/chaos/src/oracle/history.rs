@@ -206,19 +206,8 @@ impl History {
         let mut publishing: Option<Publication> = None;
         let mut reading: Option<Subscription> = None;
         for Entry { at, what } in entries {
-            if let (Some(reading), true) = (&mut reading, ends_a_subscription(&what)) {
-                reading.ended = reading.ended.or(Some(at));
-            }
+            let Some(what) = self.take_of_board(actor, at, what, reading.as_mut()) else { continue };
             match what {
-                Fact::Looked { channel, began, key, found, error } => {
-                    let actor = actor.to_owned();
-                    self.looks.push(Look { actor, channel, began, ended: at, key, found, error });
-                }
-                Fact::Joined { gate, conflates } => {
-                    if let Some(reading) = &mut reading {
-                        (reading.gate, reading.conflates) = (gate, conflates);
-                    }
-                }
                 Fact::Opening { channel, publisher } => {
                     self.publications.extend(publishing.take());
                     publishing = Some(Publication::new(publisher, actor, channel, at));
@@ -269,6 +258,33 @@ impl History {
         self.unfinished
             .extend(self.subscriptions.iter().filter(|it| it.at == 0).map(|it| it.channel.clone()));
         self.subscriptions.retain(|subscription| subscription.at > 0);
+    }
+
+    /// Takes a fact about a board or a gate from the log of an actor. Also notes the end of the subscription `reading`. Returns any other
+    /// fact.
+    fn take_of_board(
+        &mut self,
+        actor: &str,
+        at: Time,
+        what: Fact,
+        reading: Option<&mut Subscription>,
+    ) -> Option<Fact> {
+        match (what, reading) {
+            (Fact::Looked { channel, began, key, found, error }, _) => {
+                let actor = actor.to_owned();
+                self.looks.push(Look { actor, channel, began, ended: at, key, found, error });
+                None
+            }
+            (Fact::Joined { gate, conflates }, Some(reading)) => {
+                (reading.gate, reading.conflates) = (gate, conflates);
+                None
+            }
+            (what, Some(reading)) if ends_a_subscription(&what) => {
+                reading.ended = reading.ended.or(Some(at));
+                Some(what)
+            }
+            (what, _) => Some(what),
+        }
     }
 
     /// Returns a channel's publications in order of time. A publication is one opening of a channel for publishing, with the messages that

@@ -128,19 +128,9 @@ impl<'a> Cursor<'a> {
             Fact::End if !self.has_closed(entry.at) || !self.is_an_end() => {
                 findings.add(1, "false_end", who, "the end was told, and no publisher had closed");
             }
-            Fact::Restarted => {
-                // A restarted bridge begins at the feed's present sequence.
-                let expected = if self.reader.far && !self.is_whole() { 0 } else { 1 };
-                (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
-                self.is_new_here = true;
-                (self.has_restarted, self.is_inexact) = (true, false);
-            }
-            Fact::Newest { sequence, message, .. } => {
-                let name = self.name_of(*sequence, *message);
-                findings.add(10, "unasked_board", who, format!("{name} came from the board"));
-            }
-            Fact::Forgotten { sequence, key } => {
-                findings.add(10, "unasked_board", who, format!("{sequence}: key {key} came from the board"));
+            Fact::Restarted => self.restarted(),
+            Fact::Newest { sequence, .. } | Fact::Forgotten { sequence, .. } => {
+                findings.add(10, "unasked_board", who, format!("{sequence} came from the board"));
             }
             Fact::Seeking { to } => (self.seeking, self.is_inexact) = (*to, true),
             Fact::Sought { error: None } => {
@@ -168,6 +158,14 @@ impl<'a> Cursor<'a> {
             }
             _ => {}
         }
+    }
+
+    fn restarted(&mut self) {
+        // A restarted bridge begins at the feed's present sequence.
+        let expected = if self.reader.far && !self.is_whole() { 0 } else { 1 };
+        (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
+        self.is_new_here = true;
+        (self.has_restarted, self.is_inexact) = (true, false);
     }
 
     /// Judges a message whose bytes alone do not identify it.
