@@ -4,6 +4,7 @@
 //! `faults.toml`. A change of the last scene (`ends.rs`) does not change the earlier steps, because this scene has a separate random
 //! stream.
 
+mod boards;
 mod ends;
 mod hosts;
 mod journals;
@@ -33,6 +34,7 @@ pub fn story(seed: u64, profile: Profile) -> Story {
     }
     writer.end(seed);
     writer.visit(seed);
+    writer.equip(seed);
     Story { seed, profile, setup: writer.setup, steps: writer.steps }
 }
 
@@ -53,7 +55,7 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
             _ => false,
         };
         let journal = (profile == Profile::Journal).then(|| journals::journal(random)).flatten();
-        Channel { name: (*name).to_owned(), capacity, largest, strict, journal }
+        Channel { name: (*name).to_owned(), capacity, largest, strict, journal, shape: None }
     });
     let channels = channels.collect();
     Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)), net: None }

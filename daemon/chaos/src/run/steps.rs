@@ -107,6 +107,7 @@ impl World<'_> {
     fn open(&mut self, who: u8, channel: u8, anew: bool, full: bool, mode: Option<u32>) -> Result<bool> {
         let known = self.channel(channel + (self.home() * self.channels.len()) as u8);
         let number = known.number(self.channels.len());
+        let shape = self.shape(&known.channel);
         let Channel { name: channel, capacity, largest, .. } = known.channel;
         let publisher = self.openings;
         self.openings += 1;
@@ -116,14 +117,23 @@ impl World<'_> {
         if anew {
             self.note(Deed::MayRestart { channel: channel.clone(), why: "opened anew".into() })?;
         }
-        let order =
-            Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms: 0 });
+        let order = Order::Open(Opening {
+            place,
+            channel,
+            publisher,
+            sizes,
+            anew,
+            full,
+            mode,
+            patience_ms: 0,
+            shape,
+        });
         self.order_to_attach(Whom::Publisher(who), order, number)
     }
 
     /// Orders an actor to attach to the channel with this number. Before that, the actor leaves its present channel, even if it is the same
     /// channel.
-    fn order_to_attach(&mut self, whom: Whom, order: Order, number: usize) -> Result<bool> {
+    pub(super) fn order_to_attach(&mut self, whom: Whom, order: Order, number: usize) -> Result<bool> {
         let before = self.there(whom).and_then(|actor| actor.channel.take());
         self.note_lost_rings("its last holder left it for another, or to attach again")?;
         let was_told = self.order(whom, order)?.is_some();
@@ -284,6 +294,7 @@ impl World<'_> {
         let mut restarts = false;
         match change {
             Change::Nothing | Change::Broken => {}
+            Change::Board | Change::Gates => configured.channel.change_shape(change),
             Change::Journal => {
                 configured.records = configured.channel.journal.is_some() && !configured.records
             }
@@ -405,15 +416,6 @@ impl World<'_> {
             self.note(Deed::Changed { what: path })?;
         }
         Ok(true)
-    }
-
-    pub(super) fn flood(&mut self, requests: u32) -> Result<bool> {
-        let Some(daemon) = self.daemons.first().filter(|d| !d.is_stopped && d.pid().is_some()) else {
-            return Ok(false);
-        };
-        let Ok(client) = shmcast::Client::at(daemon.socket()) else { return Ok(false) };
-        let refused = (0..requests).filter(|_| client.channel("nosuch").is_err()).count();
-        Ok(refused > 0)
     }
 
     /// Runs `shmcast` with these arguments on a host, and logs its output.
