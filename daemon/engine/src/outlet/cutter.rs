@@ -149,7 +149,8 @@ impl Cutter {
         let (here, due) = (self.first(), self.due.max(first));
         let kept = std::mem::take(&mut self.cuts);
         self.due = first;
-        self.lapse(here);
+        self.messages_missed += here.saturating_sub(first);
+        self.skip_to(here);
         self.cuts.extend(kept);
         self.due = due;
     }

@@ -261,7 +261,8 @@ impl Outlet {
             Reply::Ack(round, at_ns, answer) => self.writer.handle_ack(at_ns, round, answer),
             Reply::Last(_, Some(last)) if self.is_left_behind(&last) => self.leave_ring(),
             Reply::Last(round, Some(last)) => {
-                self.writer.handle_last(now_ns, round, last, self.published()).map_err(|e| e.to_string())?;
+                let published = self.published_for(&last);
+                self.writer.handle_last(now_ns, round, last, published).map_err(|e| e.to_string())?;
                 let again = self.writer.take_again();
                 again.into_iter().for_each(|append| self.order(Order::Append(append)));
             }

@@ -19,6 +19,18 @@ impl Outlet {
         self.channel.clone().page(false).history(History::Never).start(Start::Latest).open()
     }
 
+    /// The sequence after the last published message. If the log has more messages than the ring seems to have, opens the channel, which
+    /// is exact. The number of unread messages can be too low.
+    pub(super) fn published_for(&self, last: &Last) -> u64 {
+        let published = self.published();
+        let Some(ring) = &self.subscriber else { return published };
+        if last.head.is_none_or(|head| head.end() <= published) {
+            return published;
+        }
+        let newest = self.open_by_name().ok().filter(|newest| newest.header().stream == ring.header().stream);
+        newest.map_or(published, |newest| newest.next_sequence().max(published))
+    }
+
     /// Whether the channel has another ring by now, with another stream.
     pub(super) fn has_other_ring(&self) -> bool {
         self.subscriber.as_ref().is_some_and(|ring| {
@@ -107,7 +119,11 @@ impl Outlet {
             });
         }
         let is_from_elsewhere = self.spec.session.is_none() && ring.remote_session().is_some();
-        Ok(if is_from_elsewhere { first_of(ring, self.writer.session()) } else { ring.next_sequence() })
+        if !is_from_elsewhere {
+            return Ok(ring.next_sequence());
+        }
+        let end = self.open_by_name()?.next_sequence();
+        Ok(first_of(ring, self.writer.session(), end))
     }
 
     /// Continues in a ring that the channel has left. Reports messages that this ring has overwritten as lost.

@@ -1,7 +1,7 @@
 //! Senders of a channel, each with its thread, and one log in memory. A test runs the turns of the threads itself.
 
 use super::*;
-use crate::proto::block::{Body, Kind, parse};
+use crate::proto::block::{Body, Kind, Stream, parse};
 use crate::proto::seal::Opener;
 use crate::proto::writer::{Append, Last, Trouble};
 use crate::status::Link;
@@ -45,8 +45,8 @@ impl Log {
     fn last(&self, stream: Stream) -> Option<Last> {
         let mut last = Last::new(self.blocks.len() as u64);
         let mut opener = Opener::default();
-        for (number, append) in (1..).zip(&self.blocks).rev() {
-            if last.look((number, Some(append.id)), &append.block, &mut opener) {
+        for (at, append) in self.blocks.iter().enumerate().rev() {
+            if last.look((at as u64 + 1, Some(append.id)), &append.block, &mut opener) {
                 break;
             }
         }
