@@ -168,11 +168,11 @@ pub fn has_hung_up(socket: impl AsFd) -> bool {
 /// # Errors
 /// The error of `ioctl`.
 pub fn unread(socket: impl AsFd) -> io::Result<usize> {
-    // SAFETY: this request takes a pointer to an integer, which the kernel fills in.
-    let unread = unsafe {
-        const OUTQ: rustix::ioctl::Opcode = nix::libc::TIOCOUTQ as rustix::ioctl::Opcode;
-        rustix::ioctl::ioctl(socket, rustix::ioctl::Getter::<OUTQ, nix::libc::c_int>::new())
-    }?;
+    const OUTQ: rustix::ioctl::Opcode = nix::libc::TIOCOUTQ as rustix::ioctl::Opcode;
+    // SAFETY: this request takes a pointer to an integer, and the kernel fills the integer in.
+    let request = unsafe { rustix::ioctl::Getter::<OUTQ, nix::libc::c_int>::new() };
+    // SAFETY: as above; the request changes nothing.
+    let unread = unsafe { rustix::ioctl::ioctl(socket, request) }?;
     Ok(usize::try_from(unread).unwrap_or(0))
 }
 
