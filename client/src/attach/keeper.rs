@@ -19,6 +19,7 @@ use shmcast_layout::sys::fork::ParentsOnly;
 use shmcast_layout::sys::handoff;
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,8 @@ const FIRST_KNOCK: Duration = Duration::from_millis(20);
 /// The longest pause between two attempts to attach again. After a crash, a new daemon waits two seconds for the programs that held its
 /// channels. A short pause gives each program several attempts in these two seconds.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
+/// The pause after a refusal, because another attempt would soon be refused, too.
+const AFTER_REFUSAL: Duration = Duration::from_secs(1);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -59,6 +62,8 @@ struct Inner {
     owner: Owner,
     socket: Mutex<Option<Arc<ParentsOnly<OwnedFd>>>>,
     connected: AtomicBool,
+    /// The end of the pause after a refusal.
+    paused: Mutex<Option<Instant>>,
     left: AtomicBool,
     /// Whether the daemon has given the channel to another publisher.
     cut_off: AtomicBool,
@@ -103,6 +108,7 @@ impl Attachment {
             owner: Owner::this_process(),
             socket: Mutex::new(Some(shown(socket))),
             connected: AtomicBool::new(true),
+            paused: Mutex::new(None),
             left: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
             moved: Mutex::new(VecDeque::new()),
@@ -246,9 +252,7 @@ impl Keeper {
             if !lost {
                 pause = FIRST_KNOCK;
             } else if knocked.elapsed() >= pause {
-                for shared in attachments.iter().filter(|shared| !shared.connected.load(Ordering::Relaxed)) {
-                    shared.knock();
-                }
+                attachments.iter().filter(|shared| shared.is_due()).for_each(|shared| shared.knock());
                 knocked = Instant::now();
                 pause = (pause * 2).min(LAST_KNOCK);
             }
@@ -344,13 +348,16 @@ impl Inner {
     }
 
     /// If `charter` is not the stored charter, stores it and returns it. Otherwise returns `None`.
-    fn note_charter(&self, charter: File) -> Option<File> {
+    ///
+    /// # Errors
+    /// If this process has no room for another descriptor. Then nothing has changed.
+    fn note_charter(&self, charter: File) -> io::Result<Option<File>> {
         let mut ours = lock(&self.charter);
         if is_same(&charter, &ours) {
-            return None;
+            return Ok(None);
         }
-        *ours = charter.try_clone().ok()?;
-        Some(charter)
+        *ours = charter.try_clone()?;
+        Ok(Some(charter))
     }
 
     /// Gives up the channel, because another publisher has it. After this call, the keeper does not attach again.
@@ -367,26 +374,39 @@ impl Inner {
         }
     }
 
+    /// Whether the attachment must be made again, and no pause after a refusal delays this.
+    fn is_due(&self) -> bool {
+        let is_paused = || lock(&self.paused).is_some_and(|until| Instant::now() < until);
+        !self.connected.load(Ordering::Relaxed) && !is_paused()
+    }
+
     /// Tries to attach again. After a failure the keeper tries again later. Data flows meanwhile.
     fn knock(&self) {
-        let Ok(mut conversation) = Conversation::open(&self.daemon) else { return };
-        let answer = {
+        match self.resume() {
+            Ok((attached, reply, granted)) => self.settle(attached, &reply, granted),
+            Err(ChannelError::Refused { code: RefusalCode::Busy, .. }) => self.give_up(),
+            Err(ChannelError::Refused { .. }) => *lock(&self.paused) = Some(Instant::now() + AFTER_REFUSAL),
+            Err(_) => {}
+        }
+    }
+
+    /// Asks a daemon for the attachment. Returns the socket, and the daemon's answer with its descriptors.
+    fn resume(&self) -> Result<(OwnedFd, Response, Vec<File>), ChannelError> {
+        let mut conversation = Conversation::open(&self.daemon)?;
+        let (reply, granted) = {
             let shown = lock(&self.descriptors).clone();
             let shown: Vec<BorrowedFd<'_>> = shown.iter().map(|file| file.as_fd()).collect();
-            conversation.ask(&self.resume, &shown)
+            conversation.ask(&self.resume, &shown)?
         };
-        let (reply, mut granted) = match answer {
-            Ok(answer) => answer,
-            Err(ChannelError::Refused { code: RefusalCode::Busy, .. }) => return self.give_up(),
-            Err(_) => return,
-        };
-        let Ok(attached) = conversation.into_socket() else { return };
-        if let Response::Subscribed(generation) = reply {
-            if granted.len() != 4 {
-                // This process has no room for the descriptors at the moment.
-                return;
-            }
-            let charter = granted.pop().and_then(|charter| self.note_charter(charter));
+        Ok((conversation.into_socket()?, reply, granted))
+    }
+
+    /// Takes what the daemon has granted. Without room for the descriptors, changes nothing.
+    fn settle(&self, attached: OwnedFd, reply: &Response, mut granted: Vec<File>) {
+        if let Response::Subscribed(generation) = *reply {
+            // Without four descriptors, or without one for the charter, this process has no room for them at the moment.
+            let charter = if granted.len() == 4 { granted.pop() } else { None };
+            let Some(Ok(charter)) = charter.map(|charter| self.note_charter(charter)) else { return };
             let ours = lock(&self.descriptors)[0].clone();
             if charter.is_some() || !granted.first().is_some_and(|segment| is_same(segment, &ours)) {
                 self.note_generation(generation, granted, charter);

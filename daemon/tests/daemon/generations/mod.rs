@@ -200,6 +200,47 @@ fn a_takeover_that_fails_half_way_leaves_everything_as_it_was() {
     }
 }
 
+/// The added channel `b` exists already for its readers, because they stayed when it was removed.
+#[test]
+fn a_reload_that_fails_half_way_adds_no_channel() {
+    let [a, b, c] = ["a", "b", "c"].map(|name| channel(name, FOR_ALL).replace("16MiB", "64KiB"));
+    let daemon = Daemon::start(&b);
+    let readers = [(); 4].map(|()| Raw::greeted(&daemon.socket()));
+    readers.iter().for_each(|raw| drop(raw.subscribe("b")));
+    daemon.reload("");
+    let pid = Pid::from_raw(daemon.pid().as_raw()).unwrap();
+    let descriptors = |most| Rlimit { current: Some(most), maximum: Some(1024) };
+    let raw = Raw::greeted(&daemon.socket());
+    let (mut refused, mut granted) = (0, 0);
+    for spare in 2..40 {
+        let outcomes = [daemon.told("reload-refused"), daemon.told("reloaded")];
+        daemon.configure(&[a.as_str(), &b, &c].concat());
+        prlimit(Some(pid), Resource::Nofile, descriptors(limit_with_room(pid, spare))).unwrap();
+        daemon.signal(Signal::SIGHUP);
+        wait_until("the end of the reload", || {
+            [daemon.told("reload-refused"), daemon.told("reloaded")] != outcomes
+        });
+        prlimit(Some(pid), Resource::Nofile, descriptors(1024)).unwrap();
+        if daemon.told("reloaded") > outcomes[1] {
+            granted += 1;
+            for reader in &readers {
+                assert_eq!(reader.receive().unwrap().0["reply"], "moved", "with {spare} to spare");
+            }
+            daemon.reload("");
+            continue;
+        }
+        refused += 1;
+        for name in ["a", "b", "c"] {
+            raw.assert_refused(&json!({"request": "stat", "channel": name}), &[], "unknown-channel");
+        }
+    }
+    assert!(refused > 1 && granted > 1, "{refused} refused, {granted} granted");
+    // A reload that failed has told the readers nothing.
+    for reader in readers {
+        assert_eq!(reader.ask(&json!({"request": "mapped"}), &[])["reply"], "done");
+    }
+}
+
 /// A daemon that cannot open a publisher's segment does not know its channel. The daemon must not cut the publisher off because of that.
 #[test]
 fn a_publisher_that_comes_back_to_a_daemon_without_descriptors_is_not_cut_off() {
@@ -296,6 +337,36 @@ fn a_reader_without_room_for_a_descriptor_follows_when_it_has_some() {
     });
     prlimit(Some(pid), Resource::Nofile, descriptors(1024)).unwrap();
     assert_eq!(apart.wait_for("2 two"), ["ready", "1 one", "epoch 2", "2 two"]);
+}
+
+/// A reader of a lost channel attaches again with a new charter. If it has no room for one more descriptor at any point, it tries again.
+#[test]
+fn a_reader_with_little_room_that_comes_back_to_a_new_charter_restarts() {
+    let mut daemon = Daemon::start(&config("takeover"));
+    let mut old = publisher(&daemon);
+    let readers = [(); 13].map(|()| Apart::start(&daemon));
+    old.publish(b"old").unwrap();
+    readers.iter().for_each(|apart| drop(apart.wait_for("1 old")));
+    daemon.kill();
+    drop(old);
+    fs::remove_dir_all(daemon.socket().with_extension("charters")).unwrap();
+    let descriptors = |most| Rlimit { current: Some(most), maximum: Some(1024) };
+    let pid = |apart: &Apart| Pid::from_raw(apart.process.id() as i32).unwrap();
+    for (spare, apart) in readers.iter().enumerate() {
+        let pid = pid(apart);
+        prlimit(Some(pid), Resource::Nofile, descriptors(limit_with_room(pid, spare))).unwrap();
+    }
+    daemon.restart();
+    let mut new = publisher(&daemon);
+    new.publish(b"new").unwrap();
+    // The reader with the most room comes back, and the others have made an attempt by then.
+    readers[12].wait_for("1 new");
+    std::thread::sleep(Duration::from_millis(600));
+    for (spare, apart) in readers.iter().enumerate() {
+        prlimit(Some(pid(apart)), Resource::Nofile, descriptors(1024)).unwrap();
+        let words = apart.wait_for("1 new");
+        assert!(words.contains(&"restarted".to_owned()), "{spare} to spare: {words:?}");
+    }
 }
 
 #[test]
