@@ -143,6 +143,11 @@ impl Subscriber {
             match reader.next() {
                 Ok(Some(Entry::Message(message))) => {
                     let copied = copied(&message);
+                    // A message that the caller did not ask for needs no room.
+                    if self.tags.as_ref().is_some_and(|tags| !tags.contains(copied.tag)) {
+                        self.take_message(copied);
+                        continue;
+                    }
                     let own;
                     let to = match &mut out {
                         Some(out) => &mut **out,
@@ -158,9 +163,8 @@ impl Subscriber {
                         return Err(RecvError::TooSmall { needed: copied.length, available });
                     };
                     to.copy_from_slice(message.payload);
-                    if let Some(told) = self.take_message(copied) {
-                        return Ok(Some(told));
-                    }
+                    self.take_message(copied);
+                    return Ok(Some(Outcome::Message(copied)));
                 }
                 Ok(Some(Entry::Lost(loss))) => {
                     let resumed_at = loss.to + 1;
@@ -204,12 +208,10 @@ impl Subscriber {
         self.past.as_ref()?.reader.as_ref()
     }
 
-    fn take_message(&mut self, copied: Copied) -> Option<Outcome> {
+    fn take_message(&mut self, copied: Copied) {
         self.reader.jump(Place::nowhere(copied.sequence + 1));
         self.note_progress();
         self.count(|page, place| page.received(1, place));
-        let is_asked_for = self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag));
-        is_asked_for.then_some(Outcome::Message(copied))
     }
 
     fn take_loss(&mut self, Loss { from, to, cause }: Loss) -> Outcome {

@@ -71,6 +71,34 @@ impl Subscriber {
         self.go_on_into(before, poll, buffer)
     }
 
+    /// Returns the result of a poll into a caller's buffer. A message that does not fit into this buffer is polled again, into this
+    /// subscriber's own buffer, if its tag can be one that the caller did not ask for. Such a message needs no room. `before` is the place
+    /// before the poll.
+    #[inline]
+    fn without_unasked(&mut self, before: Place, poll: Poll) -> Poll {
+        match (&self.tags, poll) {
+            (Some(_), Poll::TooSmall { .. }) => self.look_at_tag(before, poll),
+            _ => poll,
+        }
+    }
+
+    #[cold]
+    fn look_at_tag(&mut self, before: Place, too_small: Poll) -> Poll {
+        match self.reader.poll(self.buffer.payload_mut()) {
+            Poll::Message(copied) if self.asks_for(copied.tag) => {
+                self.reader.jump(before);
+                too_small
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the caller asked for messages with this tag.
+    #[inline]
+    pub(super) fn asks_for(&self, tag: u16) -> bool {
+        self.tags.as_ref().is_none_or(|tags| tags.contains(tag))
+    }
+
     /// Does the same as [`poll_into`](Self::poll_into), after a first poll at the place `before`.
     #[inline(never)]
     pub(super) fn go_on_into(
@@ -86,6 +114,7 @@ impl Subscriber {
         }
         let moves = self.moves;
         loop {
+            poll = self.without_unasked(before, poll);
             let outcome = self.admit(before, poll, buffer.len())?;
             if outcome.is_none() && self.is_elsewhere() {
                 return self.poll_elsewhere(Some(buffer));
@@ -178,8 +207,7 @@ impl Subscriber {
             Poll::Empty => self.try_next_segment(),
             Poll::Message(copied) => {
                 self.note_received(copied.time);
-                let is_asked_for = self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag));
-                Ok(is_asked_for.then_some(Outcome::Message(copied)))
+                Ok(self.asks_for(copied.tag).then_some(Outcome::Message(copied)))
             }
             other => self.tell_rare(other, available),
         }
