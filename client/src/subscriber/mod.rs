@@ -130,6 +130,9 @@ pub struct Subscriber {
     steps: Vec<Step>,
     /// Number of times that the channel has continued in another segment since this subscriber was opened.
     moves: u64,
+    /// Whether a poll found no event because it had left out [`telling::MOST_LEFT_OUT`] bytes. There can be more to receive. The wait for the
+    /// next event resets it.
+    stopped_early: bool,
     /// The reason why there is no reader page, if the builder requested a page but it could not be made.
     page_refused: Option<io::Error>,
     /// The reader's side of parking (sleep until the daemon wakes the reader), for a subscriber that was opened with [`Wait::Park`].
@@ -264,6 +267,8 @@ impl Subscriber {
     }
 
     /// Returns the next event if there is one. Never waits for one.
+    ///
+    /// With [`tags`](SubscriberBuilder::tags), `None` can also mean that this call has left out many messages, and that more can follow.
     ///
     /// Of the calls that find no message, only one in 64 checks for the end of the channel, a successor, or a lap by exactly one ring. A
     /// program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which checks each time.

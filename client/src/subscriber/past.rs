@@ -19,6 +19,7 @@
 
 use super::hosted::Hosted;
 use super::origin::{Missing, Past, STALL};
+use super::telling::MOST_LEFT_OUT;
 use super::{Doubt, Outcome, Subscriber};
 use crate::journal::format::FileHeader;
 use crate::journal::{Entry, JournalControl, JournalError, Loss, Reader};
@@ -26,6 +27,7 @@ use crate::message::{Event, Message, RecvError};
 use crate::wait::Wait;
 use shmcast_layout::fault;
 use shmcast_layout::layout::charter::Verdict;
+use shmcast_layout::layout::geometry::{GRANULE, record_bytes};
 use shmcast_layout::layout::record::ControlRecord;
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
@@ -126,7 +128,12 @@ impl Subscriber {
     #[cold]
     #[inline(never)]
     pub(super) fn poll_past(&mut self, mut out: Option<&mut [u8]>) -> Result<Option<Outcome>, RecvError> {
+        let mut left_out = 0;
         let may_pass = loop {
+            if left_out >= MOST_LEFT_OUT {
+                self.stopped_early = true;
+                return Ok(None);
+            }
             let is_time = self.past_reader().is_none_or(Reader::is_between_frames);
             if is_time && let Some(live) = self.try_live(true)? {
                 return Ok(Some(live));
@@ -146,6 +153,7 @@ impl Subscriber {
                     // A message that the caller did not ask for needs no room.
                     if self.tags.as_ref().is_some_and(|tags| !tags.contains(copied.tag)) {
                         self.take_message(copied);
+                        left_out += record_bytes(copied.length as u64);
                         continue;
                     }
                     let own;
@@ -177,6 +185,7 @@ impl Subscriber {
                     if let Some(told) = self.take_control(control)? {
                         return Ok(Some(told));
                     }
+                    left_out += GRANULE;
                 }
                 Ok(None) => match self.at_the_end_of_the_past()? {
                     Some(told) => return Ok(told),

@@ -10,6 +10,10 @@ use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Copied, Poll};
 use shmcast_layout::sys::fork;
 
+/// The bytes of records that a poll leaves out at most before it returns to the caller, who can have a deadline or other tasks. A program
+/// leaves out that many in some 100 us.
+pub(super) const MOST_LEFT_OUT: u64 = 256 << 10;
+
 impl Subscriber {
     /// Refuses to work in a forked child, because the reader page and the attachment belong to the parent.
     #[inline(always)]
@@ -35,11 +39,13 @@ impl Subscriber {
     }
 
     /// Like [`receive`](Self::receive), but never waits, and is not optimized for speed. Skips records that cause no event, but does not
-    /// move to another ring. So this ring's properties, such as its clock, apply to all events that the caller takes in a row.
+    /// move to another ring. So this ring's properties, such as its clock, apply to all events that the caller takes in a row. Leaves out
+    /// messages of [`MOST_LEFT_OUT`] bytes or a little more at most, and then sets `stopped_early`.
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
         self.check_process()?;
         let moves = self.moves;
+        let start = self.reader.place().position;
         loop {
             if self.is_elsewhere() {
                 let told = self.poll_elsewhere(None)?;
@@ -59,7 +65,18 @@ impl Subscriber {
             if is_news || fault!("records_without_news_end_a_poll") {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
             }
+            if self.has_left_out_enough(start) {
+                return Ok(None);
+            }
         }
+    }
+
+    /// Whether this poll, which began at the position `start` of the ring, must end although there can be more.
+    #[inline]
+    fn has_left_out_enough(&mut self, start: u64) -> bool {
+        let is_enough = self.reader.place().position.wrapping_sub(start) >= MOST_LEFT_OUT;
+        self.stopped_early |= is_enough;
+        is_enough
     }
 
     /// Does the same as [`poll`](Self::poll), with a message's payload copied to the start of `buffer`.
@@ -112,7 +129,7 @@ impl Subscriber {
             self.reader.jump(before);
             return self.poll_elsewhere(Some(buffer));
         }
-        let moves = self.moves;
+        let (moves, start) = (self.moves, before.position);
         loop {
             poll = self.without_unasked(before, poll);
             let outcome = self.admit(before, poll, buffer.len())?;
@@ -122,6 +139,9 @@ impl Subscriber {
             self.track_if_taken(poll, (before, moves), Some(buffer));
             if outcome.is_some() || self.reader.place() == before || self.moves != moves {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
+            }
+            if self.has_left_out_enough(start) {
+                return Ok(None);
             }
             before = self.reader.place();
             poll = self.reader.poll(buffer);
