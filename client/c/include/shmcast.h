@@ -466,7 +466,8 @@ SHMCAST_API int32_t shmcast_subscriber_publisher_state(const shmcast_subscriber 
  * publisher that closes the channel causes an end, so call this at each SHMCAST_END, and while nothing follows an end. For a subscriber
  * that begins with the latest message of a closed channel, the earlier publisher's end does not count: it waits for the next publisher. */
 SHMCAST_API int32_t shmcast_subscriber_is_over(const shmcast_subscriber *subscriber);
-/* Nanoseconds since a message's time; 0 if the time is in the future, or is 0, which means that the message has none. */
+/* Nanoseconds since the time of the last message, or of a message of the last batch; 0 if the time is in the future, or is 0, which means
+ * that the message has none. */
 SHMCAST_API uint64_t shmcast_subscriber_age_ns(const shmcast_subscriber *subscriber, uint64_t time);
 
 /* ---- Several channels -------------------------------------------------------------------------------------------------------- */

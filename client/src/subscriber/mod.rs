@@ -1,6 +1,7 @@
 //! The receiving end of a channel.
 
 mod arming;
+mod batch;
 mod board;
 mod buffer;
 mod builder;
@@ -36,6 +37,7 @@ use crate::clock::Clock;
 use crate::gate::HeldGate;
 use crate::message::{Event, RecvError};
 use crate::wait::{Wait, Waiter};
+use batch::Border;
 use buffer::Buffer;
 use contention::Contention;
 use hosted::Hosted;
@@ -334,8 +336,9 @@ impl Subscriber {
     /// Passes up to `most` available events to `each`, and returns their number. Never waits for one, but can let the publisher get ahead,
     /// as [`Wait`] describes.
     ///
-    /// A batch ends where the channel continues in another ring, so it can be short or empty although there are more events. Its messages
-    /// have the [`header`](Self::header) and the [`clock`](Self::clock) that the subscriber had before the call.
+    /// A batch ends where the channel continues in another ring, and where the journal continues with another ring's messages, so it can be
+    /// short or empty although there are more events. Its messages have the [`header`](Self::header) and the [`clock`](Self::clock) that the
+    /// subscriber had before the call.
     ///
     /// `each` returns nothing, or a [`ControlFlow`] that can stop the batch. The event that stopped the batch has been received and counts.
     ///
@@ -367,12 +370,25 @@ impl Subscriber {
     pub fn recv_batch<F: Flow>(
         &mut self,
         most: usize,
-        mut each: impl FnMut(Event<'_>) -> F,
+        each: impl FnMut(Event<'_>) -> F,
     ) -> Result<usize, RecvError> {
         self.check_process()?;
         if self.came_close {
             self.pause_after_burst();
         }
+        self.begin_batch();
+        let handed = self.pass_on(most, each);
+        self.end_batch();
+        handed
+    }
+
+    /// Does the same as [`recv_batch`](Self::recv_batch), after its checks.
+    #[inline(always)]
+    fn pass_on<F: Flow>(
+        &mut self,
+        most: usize,
+        mut each: impl FnMut(Event<'_>) -> F,
+    ) -> Result<usize, RecvError> {
         let mut handed = 0;
         while handed < most {
             let (taken, is_over) = self.recv_messages((most - handed).min(BATCH), &mut each);
@@ -387,7 +403,9 @@ impl Subscriber {
             match self.try_recv()? {
                 Some(event) => {
                     handed += 1;
-                    if each(event).stops() {
+                    let border = Border::of(&event);
+                    let stops = each(event).stops();
+                    if stops || border.is_some_and(|border| self.has_changed_ring(border)) {
                         break;
                     }
                 }

@@ -20,7 +20,7 @@
 use super::hosted::Hosted;
 use super::origin::{Missing, Past, STALL};
 use super::telling::MOST_LEFT_OUT;
-use super::{Doubt, Outcome, Subscriber};
+use super::{Buffer, Doubt, Outcome, Subscriber};
 use crate::journal::format::FileHeader;
 use crate::journal::{Entry, JournalControl, JournalError, Loss, Reader};
 use crate::message::{Event, Message, RecvError};
@@ -138,6 +138,7 @@ impl Subscriber {
             if is_time && let Some(live) = self.try_live(true)? {
                 return Ok(Some(live));
             }
+            let batch_ring = self.past.as_ref().and_then(|past| past.batch_ring);
             let Some(reader) = self.past.as_mut().and_then(|past| past.reader.as_mut()) else {
                 return self.give_up_past();
             };
@@ -156,21 +157,14 @@ impl Subscriber {
                         left_out += record_bytes(copied.length as u64);
                         continue;
                     }
-                    let own;
-                    let to = match &mut out {
-                        Some(out) => &mut **out,
-                        None => {
-                            self.buffer.make_room(copied.length);
-                            own = self.buffer.payload_mut();
-                            own
-                        }
-                    };
-                    let available = to.len();
-                    let Some(to) = to.get_mut(..copied.length) else {
+                    let is_copied = copy_out(message.payload, out.as_deref_mut(), &mut self.buffer);
+                    let ring = reader.header().map(|file| file.ring.uuid);
+                    let is_of_next_batch = batch_ring.is_some() && batch_ring != ring;
+                    if is_of_next_batch || is_copied.is_err() {
                         reader.unread();
-                        return Err(RecvError::TooSmall { needed: copied.length, available });
-                    };
-                    to.copy_from_slice(message.payload);
+                        self.stopped_early |= is_of_next_batch;
+                        return is_copied.map(|()| None);
+                    }
                     self.take_message(copied);
                     return Ok(Some(Outcome::Message(copied)));
                 }
@@ -467,6 +461,22 @@ impl Subscriber {
             let _ = tokio::task::spawn_blocking(ahead).await;
         }
     }
+}
+
+/// Copies a payload to `out`, or to the subscriber's own buffer.
+fn copy_out(payload: &[u8], out: Option<&mut [u8]>, own: &mut Buffer) -> Result<(), RecvError> {
+    let needed = payload.len();
+    let to = match out {
+        Some(out) => out,
+        None => {
+            own.make_room(needed);
+            own.payload_mut()
+        }
+    };
+    let available = to.len();
+    let to = to.get_mut(..needed).ok_or(RecvError::TooSmall { needed, available })?;
+    to.copy_from_slice(payload);
+    Ok(())
 }
 
 fn copied(message: &Message<'_>) -> Copied {
