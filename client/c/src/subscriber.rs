@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C" fn shmcast_recv(
     }
     // SAFETY: as above.
     let at_once = unsafe { shmcast_try_recv(this, out) };
-    if at_once != code::OK || timeout_ns == 0 {
+    if at_once != code::OK {
         return at_once;
     }
     // SAFETY: as above.
@@ -187,10 +187,6 @@ pub(crate) unsafe extern "C" fn shmcast_recv_into(
     size: usize,
     out: *mut Event,
 ) -> i32 {
-    if timeout_ns == 0 {
-        // SAFETY: as of `shmcast_try_recv_into`.
-        return unsafe { shmcast_try_recv_into(this, buffer, size, out) };
-    }
     // SAFETY: as of `shmcast_try_recv_into`.
     unsafe {
         receive_into(this, (buffer, size), out, |this, room| match deadline(timeout_ns) {

@@ -452,7 +452,7 @@ impl Batches {
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let subscriber = self.subscriber.get();
         let is_over = || subscriber.handle.ask(Reader::is_over);
-        if !self.gave_end.swap(false, Ordering::Relaxed) {
+        if !self.gave_end.load(Ordering::Relaxed) {
             let batch = subscriber.recv_batch(py, self.most, self.timeout)?;
             self.gave_end.store(batch.records().event() == Some(Event::End), Ordering::Relaxed);
             return Ok(Some(batch));

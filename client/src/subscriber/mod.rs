@@ -132,6 +132,8 @@ pub struct Subscriber {
     steps: Vec<Step>,
     /// Number of times that the channel has continued in another segment since this subscriber was opened.
     moves: u64,
+    /// Whether the channel came while the builder waited for it. Then the subscriber began with the ring's first message.
+    came_before_channel: bool,
     /// Whether a poll found no event because it had left out [`telling::MOST_LEFT_OUT`] bytes. There can be more to receive. The wait for the
     /// next event resets it.
     stopped_early: bool,
@@ -272,8 +274,9 @@ impl Subscriber {
     ///
     /// With [`tags`](SubscriberBuilder::tags), `None` can also mean that this call has left out many messages, and that more can follow.
     ///
-    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a successor, or a lap by exactly one ring. A
-    /// program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which checks each time.
+    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a successor, or a lap by exactly one ring. None
+    /// checks whether the channel's file was removed. A program that calls seldom, or that must notice a removal, should call
+    /// [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which makes all these checks.
     ///
     /// Cost if there is no event: one load of a line in this core's cache. On a channel at full rate, this call can first let the publisher
     /// get ahead, for at most 4 us; see [`Wait`].
