@@ -5,7 +5,7 @@ use crate::message::Event;
 
 /// An event after which the subscriber can be in another ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Border {
+pub(crate) enum Border {
     Restarted,
     Live,
 }
@@ -24,7 +24,7 @@ impl Border {
 impl Subscriber {
     /// Begins a batch. During the batch, the journal returns no message of another ring.
     #[inline]
-    pub(super) fn begin_batch(&mut self) {
+    pub(crate) fn begin_batch(&mut self) {
         if self.past.is_some() {
             let ring = self.ring();
             self.past.iter_mut().for_each(|past| past.batch_ring = Some(ring));
@@ -32,13 +32,13 @@ impl Subscriber {
     }
 
     #[inline]
-    pub(super) fn end_batch(&mut self) {
+    pub(crate) fn end_batch(&mut self) {
         self.past.iter_mut().for_each(|past| past.batch_ring = None);
     }
 
     /// Whether the batch must end, because the subscriber has come to another ring with its last event.
     #[cold]
-    pub(super) fn has_changed_ring(&self, border: Border) -> bool {
+    pub(crate) fn has_changed_ring(&self, border: Border) -> bool {
         match border {
             Border::Restarted => true,
             Border::Live => self.past.as_ref().is_some_and(|past| past.batch_ring != Some(self.ring())),

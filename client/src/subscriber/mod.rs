@@ -37,7 +37,7 @@ use crate::clock::Clock;
 use crate::gate::HeldGate;
 use crate::message::{Event, RecvError};
 use crate::wait::{Wait, Waiter};
-use batch::Border;
+pub(crate) use batch::Border;
 use buffer::Buffer;
 use contention::Contention;
 use hosted::Hosted;
