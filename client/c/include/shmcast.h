@@ -358,12 +358,13 @@ SHMCAST_API int32_t shmcast_subscriber_open(const char *channel, const shmcast_s
 /* Detaches. NULL does nothing. */
 SHMCAST_API int32_t shmcast_subscriber_close(shmcast_subscriber *subscriber);
 
-/* Waits for the next event, for at most timeout_ns: SHMCAST_FOREVER sets no limit, and with 0 the call does not wait. Returns SHMCAST_EVENT
- * if there is an event, SHMCAST_OK if none came in time, or an error. A payload lies in the library's buffer, and is valid until the next
+/* Waits for the next event, for at most timeout_ns: SHMCAST_FOREVER sets no limit, and with 0 the call only polls and makes all checks.
+ * Returns SHMCAST_EVENT if there is an event, SHMCAST_OK if none came in time, or an error. A payload lies in the library's buffer, and is valid until the next
  * call on this handle, except calls for facts. The death of a publisher is an event only with SHMCAST_WATCH_PUBLISHER. */
 SHMCAST_API int32_t shmcast_recv(shmcast_subscriber *subscriber, uint64_t timeout_ns, shmcast_event *event);
 /* Receives the next event if there is one. If there is none, this costs a few nanoseconds. Only one such call in 64 checks for the end of
- * the channel, a successor, or a lap by exactly one ring. shmcast_recv() with 0 checks each time. */
+ * the channel, a successor, or a lap by exactly one ring, and no such call notices that the channel's file was removed. shmcast_recv() with
+ * 0 makes all these checks, those for a removal once a second. */
 SHMCAST_API int32_t shmcast_try_recv(shmcast_subscriber *subscriber, shmcast_event *event);
 /* The same as shmcast_recv() and shmcast_try_recv(), with the payload copied to the start of `buffer`, which has `size` bytes. This is the
  * only copy between ring and caller. After SHMCAST_ERROR_TOO_SMALL, the message is still the next one. */
@@ -468,7 +469,8 @@ SHMCAST_API int32_t shmcast_subscriber_publisher_state(const shmcast_subscriber 
  * publisher that closes the channel causes an end, so call this at each SHMCAST_END, and while nothing follows an end. For a subscriber
  * that begins with the latest message of a closed channel, the earlier publisher's end does not count: it waits for the next publisher. */
 SHMCAST_API int32_t shmcast_subscriber_is_over(const shmcast_subscriber *subscriber);
-/* Nanoseconds since a message's time; 0 if the time is in the future, or is 0, which means that the message has none. */
+/* Nanoseconds since the time of the last message, or of a message of the last batch; 0 if the time is in the future, or is 0, which means
+ * that the message has none. */
 SHMCAST_API uint64_t shmcast_subscriber_age_ns(const shmcast_subscriber *subscriber, uint64_t time);
 
 /* ---- Several channels -------------------------------------------------------------------------------------------------------- */

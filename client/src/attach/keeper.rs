@@ -338,10 +338,14 @@ impl Inner {
         });
         {
             let mut waiting = lock(&self.moved);
-            if waiting.len() == MOST_WAITING || fault!("a_late_reader_is_led_to_the_last_segment") {
-                waiting.pop_front();
-            }
+            let is_full = waiting.len() == MOST_WAITING || fault!("a_late_reader_is_led_to_the_last_segment");
+            let dropped = if is_full { waiting.pop_front() } else { None };
             waiting.push_back(Successor { segment, ready, generation, charter });
+            // The charter is valid for the segments after the dropped one, and the daemon does not send it again.
+            let charter = dropped.and_then(|dropped| dropped.charter);
+            if let Some(next) = waiting.front_mut() {
+                next.charter = next.charter.take().or(charter);
+            }
             self.has_moved.store(true, Ordering::Release);
         }
         self.rouse();
@@ -430,5 +434,48 @@ fn is_same(one: &File, other: &File) -> bool {
     match (one.metadata(), other.metadata()) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmcast_layout::mem::memfd;
+
+    #[test]
+    fn a_dropped_segment_leaves_its_charter_to_the_next_one() {
+        let file = |name: &str| memfd::create(name).unwrap();
+        let shared = Inner {
+            daemon: PathBuf::new(),
+            resume: Request::Hello { version: 0 },
+            preparation: Preparation::NONE,
+            descriptors: Mutex::new(["segment", "lock"].map(|name| shown(file(name))).into()),
+            charter: Mutex::new(file("charter")),
+            owner: Owner::this_process(),
+            socket: Mutex::new(None),
+            connected: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
+            moved: Mutex::new(VecDeque::new()),
+            has_moved: AtomicBool::new(false),
+            dead: Mutex::new((0, 0)),
+            has_died: AtomicBool::new(false),
+        };
+        let note = |number: u64, charter| {
+            let generation =
+                Generation { generation: number, first: 1, restarted: 1, strict: true, journal: false };
+            shared.note_generation(generation, vec![file("segment"), file("lock")], charter);
+        };
+        let charter = file("charter of the next daemon");
+        note(1, Some(charter.try_clone().unwrap()));
+        let most = MOST_WAITING as u64;
+        for number in 2..=most + 3 {
+            note(number, None);
+        }
+        let waiting = lock(&shared.moved);
+        let numbers: Vec<u64> = waiting.iter().map(|next| next.generation.generation).collect();
+        assert_eq!(numbers, (4..=most + 3).collect::<Vec<_>>());
+        assert!(waiting[0].charter.as_ref().is_some_and(|first| is_same(first, &charter)));
+        assert!(waiting.iter().skip(1).all(|next| next.charter.is_none()));
     }
 }
