@@ -6,6 +6,7 @@
 mod channel;
 mod gates;
 mod memory;
+mod publishers;
 mod reload;
 
 use super::access::{ConnectionId, Identity};
@@ -15,9 +16,10 @@ use super::promoted::Promoted;
 use super::store::Store;
 use super::waker::Waker;
 use crate::config::Mode;
-use channel::{Attached, Channel, Observers, Reader};
+use channel::{Channel, Observers, Reader};
 use gates::Gates;
 pub use memory::{After, Memory, MemoryRequest};
+use publishers::Attached;
 pub use reload::{Changes, Made};
 use shmcast::control::{RefusalCode, Response};
 use shmcast::hosting::{Cut, Entry, Hold, HostedPage, fault};
