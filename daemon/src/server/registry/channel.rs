@@ -2,8 +2,8 @@
 //!
 //! The registry checks access before it calls this module. `may_read` is a part of that check.
 
+use super::attached::Attached;
 use super::memory::next_stream_ns;
-use super::publishers::Attached;
 use super::{After, Memory, MemoryRequest, Notice, Refused, failed};
 use crate::config::{ChannelConfig, Mode};
 use crate::server::access::ConnectionId;

@@ -3,6 +3,7 @@
 //! This module has plain state, without sockets or time. Connections carry out what the registry grants. A publisher lives as long as it
 //! has the kernel's lock on its segment. The registry's own entry about a publisher is only shown to people.
 
+mod attached;
 mod channel;
 mod gates;
 mod memory;
@@ -16,10 +17,10 @@ use super::promoted::Promoted;
 use super::store::Store;
 use super::waker::Waker;
 use crate::config::Mode;
+use attached::Attached;
 use channel::{Channel, Observers, Reader};
 use gates::Gates;
 pub use memory::{After, Memory, MemoryRequest};
-use publishers::Attached;
 pub use reload::{Changes, Made};
 use shmcast::control::{RefusalCode, Response};
 use shmcast::hosting::{Cut, Entry, Hold, HostedPage, fault};

@@ -1,18 +1,10 @@
 //! The programs that were let in as a channel's publisher. The lock decides which of them publishes.
 
 use super::Notice;
+use super::attached::Attached;
 use super::channel::Channel;
-use crate::server::access::{ConnectionId, Identity};
+use crate::server::access::ConnectionId;
 use shmcast::control::Response;
-use tokio::sync::mpsc::UnboundedSender;
-
-/// A publisher that was let in.
-#[derive(Debug, Clone)]
-pub(super) struct Attached {
-    pub(super) id: ConnectionId,
-    pub(super) who: Identity,
-    pub(super) notices: UnboundedSender<Notice>,
-}
 
 impl Channel {
     /// Lets a program in as the publisher.
