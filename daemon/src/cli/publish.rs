@@ -140,7 +140,7 @@ fn publish_input(
             publisher.publish_with(&message, Mark { tag: args.tag, key: args.key })?;
             done.bytes += message.len() as u64;
             done.messages += 1;
-            if done.messages % 4096 == 0 {
+            if done.messages.is_multiple_of(4096) {
                 progress.set_position(done.messages);
             }
         }
