@@ -456,7 +456,7 @@ fn a_channel_whose_mode_changed_over_a_restart_is_still_to_be_had() {
 #[test]
 fn a_channel_whose_ring_is_damaged_continues_as_another_stream() {
     let journal = tempfile::tempdir().unwrap();
-    let more = format!("journal = {{ dir = \"{}\" }}\n", journal.path().join("ticks").display());
+    let more = format!("\njournal = {{ dir = \"{}\" }}\n", journal.path().join("ticks").display());
     for more in ["", &more] {
         let daemon = Daemon::start(&ticks("takeover", more));
         let client = daemon.client();
