@@ -240,12 +240,12 @@ impl Channel {
         cut: Cut,
         told: &mut Observers<'_>,
     ) -> Result<Option<MemoryRequest>, Refused> {
-        // Sequences that begin again are those of another stream.
-        let cut = if cut == Cut::Tail && !self.has_tail() { Cut::Void } else { cut };
         let after = match cut {
             Cut::Lost | Cut::Void => self.after(),
             Cut::Tail | Cut::Restart => None,
         };
+        // If the ring is damaged, the sequences begin again, and so they are those of another stream.
+        let cut = if cut == Cut::Tail && !self.has_tail() { Cut::Void } else { cut };
         self.go_on_after(cut, after, told)
     }
 
@@ -253,7 +253,7 @@ impl Channel {
     /// made, a reference to this memory is written into the journal. So this memory must be made only once.
     pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
         let has_it = self.has_spare(request.stream.is_some(), request.after.is_some());
-        let is_due = request.after.is_none() || !self.has_tail();
+        let is_due = request.after.is_none() || self.is_lost();
         is_due && !has_it
     }
 
