@@ -4,6 +4,30 @@ use crate::error::ChannelError;
 use shmcast_layout::layout::board::Spec;
 use std::ops::Range;
 
+/// Returns the bytes of a field in messages of a plain-old-data type, for the key of a board.
+///
+/// ```
+/// # #[cfg(feature = "pod")] {
+/// use shmcast::{BoardSpec, key_field};
+/// #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+/// #[repr(C)]
+/// struct Quote { bid: i64, ask: i64, instrument: [u8; 8] }
+/// assert_eq!(key_field!(Quote, instrument), 16..24);
+/// let board = BoardSpec::new(key_field!(Quote, instrument));
+/// # assert_eq!(board.key(), 16..24);
+/// # }
+/// ```
+#[macro_export]
+macro_rules! key_field {
+    ($type:ty, $field:ident) => {{
+        const fn size<T, F>(_: fn(T) -> F) -> usize {
+            ::core::mem::size_of::<F>()
+        }
+        let start = ::core::mem::offset_of!($type, $field);
+        start..start + size(|value: $type| value.$field)
+    }};
+}
+
 /// The properties of a channel's board: which bytes of a message are its key, and how much room there is.
 ///
 /// The key of a message is a range of its payload's bytes. So no packet format contains keys, and each copy of the channel on another host
@@ -36,7 +60,8 @@ impl BoardSpec {
     pub const DEFAULT_VALUE: u64 = 256;
 
     /// Makes the properties of a board whose keys are these bytes of each payload, at least 1 and at most 256. The board has room for 1024
-    /// keys and for messages of up to 256 bytes, or up to the end of the key if that is more.
+    /// keys and for messages of up to 256 bytes, or up to the end of the key if that is more. For messages that are values of a type, the
+    /// macro [`key_field`](crate::key_field) names the bytes of a field.
     ///
     /// ```
     /// use shmcast::BoardSpec;

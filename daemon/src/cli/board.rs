@@ -185,14 +185,27 @@ fn summary(name: &str, keys: usize, spec: BoardSpec, counters: &BoardCounters) -
 }
 
 /// A row of the table: one key with its last message.
-struct Row {
-    key: String,
-    value: String,
-    bytes: String,
-    sequence: String,
-    count: String,
-    tag: String,
-    age: String,
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) key: String,
+    pub(super) value: String,
+    pub(super) bytes: String,
+    pub(super) sequence: String,
+    pub(super) count: String,
+    pub(super) tag: String,
+    pub(super) age: String,
+}
+
+/// Returns the rows of all keys, in the order of the keys.
+///
+/// # Errors
+/// If the board cannot be read now.
+#[cfg(feature = "top")]
+pub(super) fn rows_of(board: &mut Board) -> Result<Vec<Row>> {
+    let clock = board.clock();
+    let mut entries: Vec<BoardEntry<'_>> = board.entries()?.collect();
+    entries.sort_unstable_by_key(|entry| entry.key);
+    Ok(entries.iter().map(|entry| Row::of(entry, Some(&clock), SHOWN)).collect())
 }
 
 impl Row {

@@ -312,7 +312,8 @@ fn a_conflating_reader_of_many_keys_goes_on_with_a_much_smaller_board() {
     (0..KEYS).for_each(|key| publish(&mut second, key));
 }
 
-/// A key that the old board had is on the new board, even if the ring has newer messages of a key that the old board refused.
+/// A key that the old board had is on the new board, even if the ring has newer messages of a key that the old board refused. If the
+/// publisher overwrote the old ring before the daemon had read it, the new board begins empty and says since when.
 #[test]
 fn a_full_board_goes_on_with_the_keys_that_it_had() {
     let one = BOARD.replace("keys = 8", "keys = 1");
@@ -333,7 +334,12 @@ fn a_full_board_goes_on_with_the_keys_that_it_had() {
         working.join().unwrap();
         let mut board = open_board(&client);
         let keys: Vec<Vec<u8>> = board.entries().unwrap().map(|entry| entry.key.to_vec()).collect();
-        assert_eq!(keys, [b"aa"], "turn {turn}");
+        let counters = board.counters();
+        if keys.is_empty() {
+            assert_eq!(counters.since, counters.through + 1, "turn {turn}");
+        } else {
+            assert_eq!(keys, [b"aa"], "turn {turn}");
+        }
     }
 }
 

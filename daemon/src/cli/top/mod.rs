@@ -2,20 +2,21 @@
 //!
 //! [`state`] has the figures and handles keys, and [`view`] draws them. This module has the loop between terminal and channels.
 
+use super::board::{Row, rows_of};
 use super::{Host, HostArg, say::print_json, stop::Stop, units::parse_duration};
 use anyhow::{Result, bail};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::json;
-use shmcast::ChannelStatus;
+use shmcast::{Board, ChannelStatus};
 use signal_hook::consts::SIGHUP;
 use signal_hook::flag::register_conditional_shutdown;
 use state::{Key, Top};
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 mod state;
@@ -26,7 +27,7 @@ Examples:
   shmcast top
   shmcast top --json | jq '.channels[] | {channel, messages_per_second, worst_lag}'
 
-Keys: q quit, s sort, up and down choose, enter open a channel, ? help.
+Keys: q quit, s sort, up and down choose, enter open a channel, b its board, ? help.
 Ctrl-C and SIGTERM quit too: exit code 0.";
 
 #[derive(Debug, clap::Args)]
@@ -47,8 +48,16 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Time to wait for a key before the loop checks for other work.
 const NAP: Duration = Duration::from_millis(50);
 
-/// The time of a reading of all channels, and its result.
-type Look = (Duration, Result<Vec<ChannelStatus>, String>);
+/// A reading of all channels.
+struct Look {
+    at: Duration,
+    channels: Result<Vec<ChannelStatus>, String>,
+    /// The channel whose board was read too, with the board's rows.
+    board: Option<(String, Result<Vec<Row>, String>)>,
+}
+
+/// The channel whose board the user wants to see.
+type Wanted = Arc<Mutex<Option<String>>>;
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.interval < MIN_INTERVAL {
@@ -83,12 +92,16 @@ fn once(host: &Host, interval: Duration) -> Result<ExitCode> {
 }
 
 fn show(terminal: &mut DefaultTerminal, host: &Host, interval: Duration, stop: &Stop) -> Result<()> {
-    let looks = look_every(host.clone(), interval);
+    let wanted = Wanted::default();
+    let looks = look_every(host.clone(), interval, Arc::clone(&wanted));
     let mut top = Top::new(host.to_string());
     let mut is_stale = true;
     while !stop.is_set() {
-        while let Ok((at, channels)) = looks.try_recv() {
-            top.look(at, channels);
+        while let Ok(look) = looks.try_recv() {
+            top.look(look.at, look.channels);
+            if let Some((channel, rows)) = look.board {
+                top.look_at_board(&channel, rows);
+            }
             is_stale = true;
         }
         if is_stale {
@@ -102,24 +115,47 @@ fn show(terminal: &mut DefaultTerminal, host: &Host, interval: Duration, stop: &
         {
             break;
         }
+        *wanted.lock().unwrap_or_else(PoisonError::into_inner) = top.wanted_board().map(str::to_owned);
     }
     Ok(())
 }
 
-/// Reads the channels at this interval on a separate thread, so that keys work even if a daemon answers slowly.
-fn look_every(host: Host, interval: Duration) -> Receiver<Look> {
+/// Reads the channels, and the board that is wanted, at this interval on a separate thread. So keys work even if a daemon answers slowly.
+/// A board that is wanted anew is read at once.
+fn look_every(host: Host, interval: Duration, wanted: Wanted) -> Receiver<Look> {
     let (tell, looks) = channel();
+    let wanted = move || wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();
     std::thread::spawn(move || {
         let begun = Instant::now();
+        let mut open = None;
         loop {
             let channels = host.channels().map_err(|e| e.to_string());
-            if tell.send((begun.elapsed(), channels)).is_err() {
+            let name = wanted();
+            let board = name.clone().map(|name| {
+                let rows = board_rows(&host, &name, &mut open).map_err(|e| format!("{e:#}"));
+                (name, rows)
+            });
+            let at = begun.elapsed();
+            if tell.send(Look { at, channels, board }).is_err() {
                 return;
             }
-            std::thread::sleep(interval);
+            while begun.elapsed() < at + interval && wanted().is_none_or(|now| name.as_ref() == Some(&now)) {
+                std::thread::sleep(NAP);
+            }
         }
     });
     looks
+}
+
+/// Reads the board of channel `name`. `open` keeps the board open from one reading to the next one.
+fn board_rows(host: &Host, name: &str, open: &mut Option<(String, Board)>) -> Result<Vec<Row>> {
+    let (_, mut board) = match open.take() {
+        Some(kept) if kept.0 == name => kept,
+        _ => (name.to_owned(), host.subscriber(name).open_board()?),
+    };
+    let rows = rows_of(&mut board)?;
+    *open = Some((name.to_owned(), board));
+    Ok(rows)
 }
 
 fn key(pressed: KeyEvent) -> Key {
@@ -131,6 +167,7 @@ fn key(pressed: KeyEvent) -> Key {
         KeyCode::Char('s') => Key::Sort,
         KeyCode::Char('?' | 'h') => Key::Help,
         KeyCode::Enter | KeyCode::Right => Key::Open,
+        KeyCode::Char('b') => Key::Board,
         KeyCode::Esc | KeyCode::Left | KeyCode::Backspace => Key::Back,
         KeyCode::Up | KeyCode::Char('k') => Key::Up(1),
         KeyCode::Down | KeyCode::Char('j') => Key::Down(1),

@@ -2,6 +2,7 @@
 //!
 //! This module uses no terminal, no clock and no channels. Its inputs are figures and keys, and its outputs are the rows to show.
 
+use crate::cli::board::Row as BoardRow;
 use serde::Serialize;
 use shmcast::{ChannelStatus, LatencyStatus, ReaderStatus};
 use std::collections::HashMap;
@@ -14,6 +15,7 @@ pub(super) enum Key {
     Sort,
     Help,
     Open,
+    Board,
     Back,
     Up(usize),
     Down(usize),
@@ -100,6 +102,9 @@ pub(super) struct Top {
     /// The channel whose readers are shown.
     open: Option<String>,
     chosen_reader: usize,
+    /// The board of the open channel, if the user wants to see it: its rows, or why they cannot be read.
+    board: Option<Result<Vec<BoardRow>, String>>,
+    chosen_key: usize,
 }
 
 impl Top {
@@ -115,6 +120,8 @@ impl Top {
             chosen: None,
             open: None,
             chosen_reader: 0,
+            board: None,
+            chosen_key: 0,
         }
     }
 
@@ -136,9 +143,35 @@ impl Top {
         };
         self.channels = channels.into_iter().map(row).collect();
         (self.looked_at, self.error) = (now, None);
+        if self.opened().is_none_or(|row| row.status.board.is_none()) {
+            self.board = None;
+        }
         if self.opened().is_none() {
             self.open = None;
         }
+    }
+
+    /// The channel whose board the user wants to see.
+    pub(super) fn wanted_board(&self) -> Option<&str> {
+        self.board.as_ref().and(self.open.as_deref())
+    }
+
+    /// Takes the present rows of the board of `channel`, if the user still wants to see them.
+    pub(super) fn look_at_board(&mut self, channel: &str, rows: Result<Vec<BoardRow>, String>) {
+        if self.wanted_board() == Some(channel) {
+            self.board = Some(rows);
+        }
+    }
+
+    /// The board that the user wants to see: its rows, or why they cannot be read.
+    pub(super) fn board(&self) -> Option<&Result<Vec<BoardRow>, String>> {
+        self.board.as_ref()
+    }
+
+    /// The index of the key that the user chose.
+    pub(super) fn chosen_key(&self) -> usize {
+        let count = self.board.as_ref().and_then(|rows| rows.as_ref().ok()).map_or(0, Vec::len);
+        self.chosen_key.min(count.saturating_sub(1))
     }
 
     /// Does the action of a key. Returns true to quit.
@@ -158,6 +191,8 @@ impl Top {
                     self.chosen_reader = 0;
                 }
             }
+            Key::Board => self.show_board(),
+            Key::Back if self.board.is_some() => self.board = None,
             Key::Back => self.open = None,
             Key::Other => {}
             Key::Up(rows) => self.go(|at| at.saturating_sub(rows)),
@@ -166,7 +201,23 @@ impl Top {
         false
     }
 
+    /// Shows the board of the open channel, or of the chosen one. Hides the board if it is shown, and does nothing without a board.
+    fn show_board(&mut self) {
+        if self.board.take().is_some() {
+            return;
+        }
+        self.press(Key::Open);
+        if self.opened().is_some_and(|row| row.status.board.is_some()) {
+            (self.board, self.chosen_key) = (Some(Ok(Vec::new())), 0);
+        }
+    }
+
     fn go(&mut self, to: impl Fn(usize) -> usize) {
+        if self.board.is_some() {
+            self.chosen_key = to(self.chosen_key());
+            self.chosen_key = self.chosen_key();
+            return;
+        }
         if self.open.is_some() {
             self.chosen_reader = to(self.chosen_reader());
             self.chosen_reader = self.chosen_reader();

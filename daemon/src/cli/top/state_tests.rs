@@ -115,6 +115,41 @@ fn an_open_channel_that_goes_away_leaves_the_list() {
 }
 
 #[test]
+fn a_board_is_shown_while_its_channel_has_one_and_the_user_wants_it() {
+    let with_board = |name: &str| {
+        let board = json!({
+            "keys": 1, "room": 9, "value_bytes": 64, "key": [0, 8], "through": 9, "since": 1, "refused": 0, "too_large": 0, "no_key": 0
+        });
+        ChannelStatus { board: Some(serde_json::from_value(board).unwrap()), ..channel(name, 10, &[]) }
+    };
+    let row = |key: &str| {
+        let [value, bytes, sequence, count, tag, age] = ["v", "1", "9", "1", "0", "1 s"].map(str::to_owned);
+        BoardRow { key: key.to_owned(), value, bytes, sequence, count, tag, age }
+    };
+    let mut top =
+        two_looks(vec![with_board("a"), channel("b", 10, &[])], vec![with_board("a"), channel("b", 20, &[])]);
+    top.press(Key::Board);
+    assert_eq!((top.opened().is_some(), top.wanted_board()), (true, Some("a")));
+    top.look_at_board("a", Ok(vec![row("x"), row("y")]));
+    top.press(Key::Down(9));
+    assert_eq!(top.chosen_key(), 1);
+    top.look_at_board("b", Ok(vec![]));
+    assert_eq!(top.chosen_key(), 1, "rows of another board");
+    top.press(Key::Back);
+    assert!(top.wanted_board().is_none() && top.opened().is_some());
+    top.look_at_board("a", Ok(vec![row("x")]));
+    assert!(top.board().is_none(), "it is not wanted any more");
+    top.press(Key::Board);
+    top.press(Key::Board);
+    assert!(top.wanted_board().is_none(), "the key also hides it");
+    top.press(Key::Board);
+    top.look(4 * SECOND, Ok(vec![channel("a", 10, &[]), channel("b", 20, &[])]));
+    assert!(top.wanted_board().is_none() && top.opened().is_some(), "the channel has no board now");
+    top.press(Key::Board);
+    assert!(top.wanted_board().is_none());
+}
+
+#[test]
 fn a_failed_look_keeps_what_was_seen_and_says_so() {
     let mut top = two_looks(vec![channel("a", 10, &[])], vec![channel("a", 20, &[])]);
     top.look(4 * SECOND, Err("the daemon has gone".into()));

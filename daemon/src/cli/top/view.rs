@@ -4,6 +4,7 @@
 //! and colours.
 
 use super::state::{ChannelRow, ReaderRow, Top};
+use crate::cli::board::Row as BoardRow;
 use crate::cli::figures::{Ns, counted, readers_of, size};
 use crate::cli::ls::who;
 use ratatui::Frame;
@@ -23,7 +24,8 @@ const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
 const HELP: &str = "\
 up down, j k     choose a row; PgUp PgDn Home End go further
 enter, right     show the readers of a channel
-esc, left        back to all channels
+b                show the board of a channel: the last message of each key
+esc, left        back to the readers, and to all channels
 s                sort by the next column: name, rate, lag, p99, missed
 q, Ctrl-C        quit
 
@@ -125,6 +127,16 @@ const GATE_COLUMNS: &[Column<GateReport>] = &[
     number("REFUSED", 7, 59, |gate| count(gate.refused.saturating_add(gate.turned_away))),
 ];
 
+const BOARD_COLUMNS: &[Column<BoardRow>] = &[
+    text("KEY", 0, 0, |row| row.key.clone()),
+    text("VALUE", 30, 39, |row| row.value.clone()),
+    number("BYTES", 7, 100, |row| row.bytes.clone()),
+    number("SEQUENCE", 14, 54, |row| row.sequence.clone()),
+    number("MESSAGES", 12, 76, |row| row.count.clone()),
+    number("TAG", 5, 100, |row| row.tag.clone()),
+    number("AGE", 8, 63, |row| row.age.clone()),
+];
+
 /// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
     let opened = top.opened();
@@ -146,9 +158,21 @@ pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
         Some(row) => {
             frame.render_widget(Paragraph::new(channel_lines(row, above.width)), above);
             table(frame, beside, GATE_COLUMNS, &gates, |_| false, None);
-            let rows = top.reader_rows();
-            table(frame, middle, READER_COLUMNS, &rows, |row| row.is_losing, Some(top.chosen_reader()));
-            place(top.chosen_reader(), rows.len(), first, "reader")
+            match top.board() {
+                Some(board) => board_table(frame, middle, top, board),
+                None => {
+                    let rows = top.reader_rows();
+                    table(
+                        frame,
+                        middle,
+                        READER_COLUMNS,
+                        &rows,
+                        |row| row.is_losing,
+                        Some(top.chosen_reader()),
+                    );
+                    place(top.chosen_reader(), rows.len(), first, "reader")
+                }
+            }
         }
         None => {
             frame.render_widget(Paragraph::new(host_lines(top, above.width)), above);
@@ -172,6 +196,26 @@ pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
     }
     if top.is_help_shown {
         help(frame);
+    }
+}
+
+/// Draws the keys of a board, or why the board cannot be read. Returns the place of the chosen key.
+fn board_table(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    top: &Top,
+    board: &Result<Vec<BoardRow>, String>,
+) -> String {
+    match board {
+        Ok(rows) => {
+            let rows: Vec<&BoardRow> = rows.iter().collect();
+            table(frame, area, BOARD_COLUMNS, &rows, |_| false, Some(top.chosen_key()));
+            place(top.chosen_key(), rows.len(), usize::from(area.height).saturating_sub(1).max(1), "key")
+        }
+        Err(error) => {
+            frame.render_widget(Paragraph::new(Line::styled(cut(error.clone(), area.width), LOSS)), area);
+            String::new()
+        }
     }
 }
 
@@ -239,6 +283,7 @@ fn cut(text: String, width: u16) -> String {
 
 fn keys(top: &Top) -> Line<'static> {
     let (enter, order) = match top.opened() {
+        Some(_) if top.board().is_some() => return Line::styled("q quit  esc back  ? help", DIM),
         Some(_) => ("esc back", top.reader_order),
         None => ("enter readers", top.channel_order),
     };

@@ -170,6 +170,41 @@ fn gates_and_a_board_at_200x50() {
     insta::assert_snapshot!(text_of(&screen(&gated(), 200, 50)));
 }
 
+/// The channel of [`gated`], whose board is shown.
+fn board() -> Top {
+    let row = |number: u64| BoardRow {
+        key: format!("SYM{number:05}"),
+        value: format!("SYM{number:05} {}.25", 100 + number),
+        bytes: "16".into(),
+        sequence: format!("499,{number:03}"),
+        count: "1,024".into(),
+        tag: "0".into(),
+        age: "12.3 ms".into(),
+    };
+    let mut top = gated();
+    top.press(Key::Board);
+    top.look_at_board("orders", Ok((0..1024).map(row).collect()));
+    top.press(Key::Down(3));
+    top
+}
+
+#[test]
+fn keys_of_a_board_at_80x24() {
+    insta::assert_snapshot!(text_of(&screen(&board(), 80, 24)));
+}
+
+#[test]
+fn keys_of_a_board_at_40x12() {
+    insta::assert_snapshot!(text_of(&screen(&board(), 40, 12)));
+}
+
+#[test]
+fn a_board_that_cannot_be_read_is_told() {
+    let mut top = board();
+    top.look_at_board("orders", Err("you may not read orders".into()));
+    assert!(red_of(&screen(&top, 80, 24)).contains("you may not read orders"));
+}
+
 #[test]
 fn help_at_80x24() {
     let mut top = top();
@@ -209,7 +244,7 @@ fn no_size_of_terminal_panics() {
     opened.press(Key::Open);
     helped.press(Key::Help);
     let empty = Top::new("nowhere".into());
-    for top in [&top(), &opened, &helped, &empty, &gated()] {
+    for top in [&top(), &opened, &helped, &empty, &gated(), &board()] {
         for (columns, lines) in [(1, 1), (2, 3), (20, 5), (79, 2), (119, 24), (500, 200)] {
             screen(top, columns, lines);
         }
