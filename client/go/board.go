@@ -75,6 +75,9 @@ func (b *Board) follow() error {
 	if _, state := s.state(); state == StateSuperseded && s.hosted == nil {
 		return ErrSuperseded
 	}
+	if s.name != nil && s.name.look(true) {
+		return ErrSuperseded
+	}
 	if s.board == nil {
 		return ErrNoBoard
 	}
@@ -86,7 +89,8 @@ func (b *Board) follow() error {
 }
 
 // Get returns the entry of a key; there is false if the board does not have the key. A key of another length than the board's is never on
-// the board. Get allocates nothing and makes no system call, unless the channel continues in other memory.
+// the board. Get allocates nothing and makes no system call, with two exceptions: the channel continues in other memory, or it is a file,
+// whose name Get checks once a second. ErrSuperseded says that the file was removed or moved.
 //
 // While a channel moves to other memory, its last publisher can still write messages that are not valid. Get then waits for the new memory.
 func (b *Board) Get(key []byte) (entry BoardEntry, there bool, err error) {
@@ -231,7 +235,7 @@ func (b *Board) listAll() []BoardEntry {
 	return b.entries
 }
 
-// Counters returns the board's counters. It costs a few loads.
+// Counters returns the board's counters, of the memory that Get or Entries read last. It costs a few loads.
 func (b *Board) Counters() BoardCounters {
 	if b.isClosed || b.s.board == nil {
 		return BoardCounters{}

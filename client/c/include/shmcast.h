@@ -311,7 +311,7 @@ typedef struct shmcast_subscribe_options {
 enum shmcast_kind {
     SHMCAST_MESSAGE = 1,
     SHMCAST_LAPPED = 2,      /* the publisher overtook this reader: lapped.missed messages are lost, lapped.resumed_at is next */
-    SHMCAST_GAP = 3,         /* messages gap.from to gap.to never reached this host, or the journal reports them as lost */
+    SHMCAST_GAP = 3,         /* messages gap.from to gap.to never reached this host, or the journal reports them as lost: see enum shmcast_cause */
     SHMCAST_NEW_EPOCH = 4,   /* another publisher took over, with epoch `epoch`; sequences continue */
     SHMCAST_NEW_SESSION = 5, /* the publisher behind a bridge began session `session` */
     SHMCAST_RESTARTED = 6,   /* the channel began anew: another stream */
@@ -321,10 +321,21 @@ enum shmcast_kind {
     SHMCAST_UNKNOWN = 255    /* an event that this version of the header does not know */
 };
 
+/* Causes of SHMCAST_GAP. A program must expect causes that it does not know. */
+enum shmcast_cause {
+    SHMCAST_CAUSE_LINE = 0,       /* the messages never reached this host */
+    SHMCAST_CAUSE_OVERRUN = 1,    /* the recorder of the journal was overtaken */
+    SHMCAST_CAUSE_UNRECORDED = 2, /* nothing was recorded: no recorder, or it had failed */
+    SHMCAST_CAUSE_TORN = 3,       /* not durable when the power failed */
+    SHMCAST_CAUSE_DAMAGED = 4,    /* the disk lost them */
+    SHMCAST_CAUSE_RESERVE = 5,    /* a reserve: nobody knows how many of these sequences had a message, mostly none */
+    SHMCAST_CAUSE_CUT = 6         /* a tool removed them */
+};
+
 /* An event that was received. Fields that do not belong to its kind are 0. */
 typedef struct shmcast_event {
     uint32_t kind;       /* of enum shmcast_kind */
-    uint16_t tag;        /* of a message: the publisher's mark */
+    uint16_t tag;        /* of a message: the publisher's mark; of SHMCAST_GAP: the cause, of enum shmcast_cause */
     uint8_t key;         /* of a message: 1 if a reader can start afresh from this message */
     uint8_t reserved;
     uint64_t sequence;   /* of a message: its number in the channel, from 1; of SHMCAST_LIVE: the number of the next message */
@@ -517,7 +528,7 @@ typedef struct shmcast_board_entry {
                             * did not update the board */
 } shmcast_board_entry;
 
-/* The counters of a board. */
+/* The counters of a board, of the memory that shmcast_board_get() or shmcast_board_entries() read last. */
 typedef struct shmcast_board_counters {
     uint64_t through;   /* the sequence up to which each message is on the board */
     uint64_t keys;      /* number of keys on the board now */
@@ -533,8 +544,8 @@ typedef struct shmcast_board_counters {
 SHMCAST_API int32_t shmcast_board_open(const char *channel, const shmcast_subscribe_options *options, shmcast_board **board);
 /* Frees the board. Does nothing for NULL. */
 SHMCAST_API int32_t shmcast_board_close(shmcast_board *board);
-/* Finds the entry of a key. Returns SHMCAST_EVENT if the key is on the board, SHMCAST_OK if not, or an error. Cost: a few cache lines, no
- * system call. */
+/* Finds the entry of a key. Returns SHMCAST_EVENT if the key is on the board, SHMCAST_OK if not, or an error. Cost: a few cache lines, and for
+ * a channel of files one system call a second. */
 SHMCAST_API int32_t shmcast_board_get(shmcast_board *board, const void *key, size_t key_length, shmcast_board_entry *entry);
 /* All keys as they were at one moment, in the order of their sequences. Stores the first `room` of them in `entries`. Returns the number of
  * all keys, or an error. The first call allocates a copy of the board. Later calls copy what has changed. */

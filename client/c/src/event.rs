@@ -139,7 +139,7 @@ impl Event {
     #[cold]
     fn of_other(event: &shmcast::Event<'_>) -> Self {
         let mut what = What { lapped: Lapped { missed: 0, resumed_at: 0 } };
-        let mut sequence = 0;
+        let (mut sequence, mut tag) = (0, 0);
         let kind = match *event {
             shmcast::Event::Message(message) => return Self::of_message(message),
             shmcast::Event::Lapped(shmcast::Lapped { missed, resumed_at }) => {
@@ -150,9 +150,10 @@ impl Event {
                 what.gap = Gap { from, to };
                 kind::GAP
             }
-            // This is the header's event of missing messages. It has no field for the cause.
-            shmcast::Event::Lost { from, to, .. } => {
+            // This is the header's event of missing messages. Its tag is the cause.
+            shmcast::Event::Lost { from, to, cause } => {
                 what.gap = Gap { from, to };
+                tag = u16::try_from(cause.number()).unwrap_or(u16::MAX);
                 kind::GAP
             }
             shmcast::Event::Live { sequence: next } => {
@@ -175,6 +176,6 @@ impl Event {
             shmcast::Event::End => kind::END,
             _ => kind::UNKNOWN,
         };
-        Self { kind, sequence, what, ..Self::NONE }
+        Self { kind, tag, sequence, what, ..Self::NONE }
     }
 }

@@ -82,8 +82,8 @@ pub struct SubscribeOptions {
     pub gate: *const c_char,
 }
 
-/// The least size of options, which include their own size.
-const SMALLEST: u32 = size_of::<u32>() as u32;
+/// The least size of options: their own size and the flags.
+const SMALLEST: u32 = 2 * size_of::<u32>() as u32;
 
 /// Structs for which each bit pattern is a valid value, even all zeros.
 ///
@@ -107,7 +107,8 @@ unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
     }
     // SAFETY: by this function's contract, the size can be read; no alignment is asked for.
     let size = unsafe { options.cast::<u32>().read_unaligned() };
-    if !(SMALLEST..=4096).contains(&size) {
+    // Every version's structs have a multiple of 8 bytes. Another size would cut a pointer.
+    if !(SMALLEST..=4096).contains(&size) || !size.is_multiple_of(SMALLEST) {
         return Err(Failure::argument(format_args!(
             "options of {size} B are none: begin with SHMCAST_PUBLISH_OPTIONS or SHMCAST_SUBSCRIBE_OPTIONS, which set the size"
         )));

@@ -396,6 +396,8 @@ public:
     std::uint64_t resumed_at() const noexcept { return c_.kind == SHMCAST_LAPPED ? c_.what.lapped.resumed_at : 0; }
     std::uint64_t from() const noexcept { return c_.kind == SHMCAST_GAP ? c_.what.gap.from : 0; }
     std::uint64_t to() const noexcept { return c_.kind == SHMCAST_GAP ? c_.what.gap.to : 0; }
+    // Why the messages of a gap are missing: of enum shmcast_cause.
+    std::uint16_t cause() const noexcept { return c_.kind == SHMCAST_GAP ? c_.tag : 0; }
     std::uint64_t epoch() const noexcept { return c_.kind == SHMCAST_NEW_EPOCH || c_.kind == SHMCAST_PUBLISHER_GONE ? c_.what.epoch : 0; }
     std::array<std::uint8_t, 10> session() const noexcept {
         std::array<std::uint8_t, 10> identity{};

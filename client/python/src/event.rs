@@ -83,7 +83,39 @@ impl Message {
     }
 }
 
-/// Makes the classes of all events except messages, each with its fields.
+/// The messages from `first` to `last` (included) are missing: they never reached this host, or the channel's journal lacks them. In the
+/// second case `cause` is the journal's word for the reason: "overrun", "unrecorded", "torn", "damaged", "cut", or "reserve". Of the sequences
+/// of a reserve nobody knows how many had a message; mostly none had.
+#[pyclass(frozen, eq, hash, module = "shmcast")]
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct Gap {
+    #[pyo3(get)]
+    first: u64,
+    #[pyo3(get)]
+    last: u64,
+    #[pyo3(get)]
+    cause: Option<String>,
+}
+
+#[pymethods]
+impl Gap {
+    #[classattr]
+    #[allow(non_upper_case_globals, reason = "Python's name for it")]
+    const __match_args__: (&'static str, &'static str) = ("first", "last");
+
+    #[new]
+    #[pyo3(signature = (first, last, cause = None))]
+    fn new(first: u64, last: u64, cause: Option<String>) -> Self {
+        Self { first, last, cause }
+    }
+
+    fn __repr__(&self) -> String {
+        let cause = self.cause.as_ref().map_or(String::new(), |cause| format!(", cause='{cause}'"));
+        format!("Gap(first={}, last={}{cause})", self.first, self.last)
+    }
+}
+
+/// Makes the classes of the other events that are no messages, each with its fields.
 macro_rules! events {
     ($($(#[doc = $doc:literal])* $name:ident ( $($field:ident : $type:ty),* ) $names:ty = $args:expr;)*) => {$(
         $(#[doc = $doc])*
@@ -115,8 +147,6 @@ macro_rules! events {
 events! {
     /// The publisher overtook this reader: exactly `missed` messages are lost, and the next message has the sequence `resumed_at`.
     Lapped(missed: u64, resumed_at: u64) (&'static str, &'static str) = ("missed", "resumed_at");
-    /// The messages from `first` to `last` (included) are missing: they never reached this host, or the channel's journal lacks them.
-    Gap(first: u64, last: u64) (&'static str, &'static str) = ("first", "last");
     /// The reader has read the channel's journal or board, and has caught up. The next message, `sequence`, comes from the ring.
     Live(sequence: u64) (&'static str,) = ("sequence",);
     /// Another publisher took over, with a higher `epoch`. The sequences continue.
@@ -175,8 +205,9 @@ fn rare(py: Python<'_>, event: &Event<'_>) -> PyResult<Py<PyAny>> {
         Event::Lapped(shmcast::Lapped { missed, resumed_at }) => {
             Py::new(py, Lapped { missed, resumed_at })?.into_any()
         }
-        Event::Gap { from, to } | Event::Lost { from, to, .. } => {
-            Py::new(py, Gap { first: from, last: to })?.into_any()
+        Event::Gap { from, to } => Py::new(py, Gap { first: from, last: to, cause: None })?.into_any(),
+        Event::Lost { from, to, cause } => {
+            Py::new(py, Gap { first: from, last: to, cause: Some(cause.name().to_owned()) })?.into_any()
         }
         Event::Live { sequence } => Py::new(py, Live { sequence })?.into_any(),
         Event::NewEpoch { epoch } => Py::new(py, NewEpoch { epoch })?.into_any(),

@@ -6,7 +6,7 @@ use crate::gate::{Gate, GateStatus};
 use crate::handle::Handle;
 use crate::options::{self, Place, place};
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyRange};
 use shmcast::{ClockKind, Mark, PublishError};
@@ -66,10 +66,15 @@ impl<'py> Lent<'py> {
     fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = object.py();
         match PyUntypedBuffer::get(object) {
-            Ok(buffer) => Ok(Self { buffer, _py: py }),
+            Ok(buffer) => {
+                refuse_objects(&buffer.format().to_string_lossy())?;
+                Ok(Self { buffer, _py: py })
+            }
             // A single value, such as one row of an array, has no shape. So its bytes are copied.
             Err(error) if error.is_instance_of::<PyBufferError>(py) => {
-                let copy = PyMemoryView::from(object)?.call_method0("tobytes")?;
+                let view = PyMemoryView::from(object)?;
+                refuse_objects(&view.getattr("format")?.extract::<String>()?)?;
+                let copy = view.call_method0("tobytes")?;
                 Ok(Self { buffer: PyUntypedBuffer::get(&copy)?, _py: py })
             }
             Err(error) => Err(error),
@@ -119,6 +124,16 @@ impl<'py> Lent<'py> {
         };
         Ok((0..count).map(row_at))
     }
+}
+
+/// Refuses a buffer with pointers to Python objects. In a format, the names of fields stand between colons.
+fn refuse_objects(format: &str) -> PyResult<()> {
+    if format.split(':').step_by(2).any(|types| types.contains(['O', 'P', '&'])) {
+        return Err(PyTypeError::new_err(format!(
+            "a buffer of the format {format:?} has addresses and no values: publish the bytes of the values"
+        )));
+    }
+    Ok(())
 }
 
 impl Publisher {

@@ -114,12 +114,14 @@ impl Board {
     /// The newest message of a key, copied and checked; `None` if the board does not have the key. If `key` has another length than the
     /// board's keys, the result is `None`.
     ///
-    /// Cost: three or four cache lines for small values. It makes no system call, takes no lock and allocates nothing, except when the
-    /// channel of a daemon moves to another segment. Then this call waits for the next segment, at most some milliseconds if the daemon
-    /// runs.
+    /// Cost: three or four cache lines for small values, and a reading of the clock for a channel of files. It takes no lock and allocates
+    /// nothing. It makes no system call, with two exceptions. For a channel of files, one call in each second checks that the files still
+    /// have their name. When the channel of a daemon moves to another segment, the call waits for the next segment, at most some
+    /// milliseconds if the daemon runs.
     ///
     /// # Errors
-    /// [`RecvError::Superseded`], [`RecvError::Unmapped`] and [`RecvError::NoBoard`] if the channel has moved; [`RecvError::Forked`];
+    /// [`RecvError::Superseded`] if the channel was made anew, or its files were removed or moved; [`RecvError::Unmapped`] and
+    /// [`RecvError::NoBoard`] if the channel has moved to another segment; [`RecvError::Forked`];
     /// [`RecvError::Board`] if another program wrote to the board.
     ///
     /// See [`Board`] for an example.
@@ -239,7 +241,8 @@ impl Board {
         Ok(BoardEntries { snapshot, next: 0, listed })
     }
 
-    /// Number of keys on the board now.
+    /// Number of keys on the board. If the channel has moved to another segment since the last [`get`](Self::get) or
+    /// [`entries`](Self::entries), it is the number in the old segment.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -268,8 +271,8 @@ impl Board {
         self.len() == 0
     }
 
-    /// The board's own counters. They include the last sequence on the board, and the number of messages for which it had no room. Cost: a
-    /// few loads.
+    /// The board's own counters. They include the last sequence on the board, and the number of messages for which it had no room. As with
+    /// [`len`](Self::len), they are of the segment that was read last. Cost: a few loads.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -239,6 +239,14 @@ impl Directory {
         }
     }
 
+    /// The error if no channel can be made in the directory, although it can be opened. The directory was removed, for example while it was
+    /// the working directory of this process or a mount point.
+    pub(crate) fn unusable(&self, name: &str) -> ChannelError {
+        let why = "the directory that this is in was removed, or can hold no directories; name another, or make it again";
+        let error = io::Error::new(io::ErrorKind::NotFound, why);
+        ChannelError::os("create directory", self.path.join(name))(error)
+    }
+
     pub(crate) fn not_found(&self, name: &str) -> ChannelError {
         ChannelError::NotFound { name: name.into(), dir: self.path.clone() }
     }

@@ -19,23 +19,32 @@ use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
 use std::io;
 
+/// Attempts to open a channel that other processes remove meanwhile.
+const ATTEMPTS: u32 = 1000;
+
 impl PublisherBuilder {
     pub(super) fn open_file(self) -> Result<Publisher, ChannelError> {
         begin_measuring();
         let wanted = Geometry::new(self.capacity.unwrap_or(DEFAULT_CAPACITY), self.max_message)?;
         self.board_bytes()?;
-        // Try again if another process removes the channel meanwhile.
-        let (files, lock) = loop {
-            let Some(files) = self.directory.create(&self.name, self.file_mode())? else { continue };
-            if let Some(lock) = self.lock(&files).inspect_err(|_| files.leave())? {
-                break (files, lock);
-            }
-        };
+        let (files, lock) = self.locked_files()?;
         match files.segment(OFlags::RDWR).inspect_err(|_| files.undo(lock.is_new))? {
             Some(file) if self.anew => self.replace(&files, &file, lock),
             Some(file) => self.take_over(&files, &file, wanted, lock),
             None => self.make(&files, wanted, lock, 1),
         }
+    }
+
+    /// Makes the channel's directory if necessary, and takes the writer lock. Tries again if another process removes the channel
+    /// meanwhile. In a directory that was removed itself, no attempt succeeds.
+    fn locked_files(&self) -> Result<(ChannelFiles, Locked), ChannelError> {
+        for _ in 0..ATTEMPTS {
+            let Some(files) = self.directory.create(&self.name, self.file_mode())? else { continue };
+            if let Some(lock) = self.lock(&files).inspect_err(|_| files.leave())? {
+                return Ok((files, lock));
+            }
+        }
+        Err(self.directory.unusable(&self.name))
     }
 
     /// Takes the writer lock, after all checks that need no write. Returns `None` if the channel no longer exists.

@@ -179,14 +179,18 @@ impl Subscriber {
         self.moves
     }
 
-    /// Continues in the next segment if the channel has moved there. This function is for a caller that receives no messages.
+    /// Continues in the next segment if the channel has moved there. Fails if the channel's files were removed or moved, which is checked
+    /// once a second. This function is for a caller that receives no messages.
     pub(crate) fn follow_without_receiving(&mut self) -> Result<(), RecvError> {
         self.check_process()?;
         while self.hosted.as_mut().is_some_and(|hosted| hosted.look_ahead() && hosted.may_go_on()) {
             self.go_on()?;
         }
         let is_over = matches!(self.reader.state(), Some((_, State::Superseded)));
-        if is_over && self.hosted.is_none() { Err(RecvError::Superseded) } else { Ok(()) }
+        if is_over && self.hosted.is_none() {
+            return Err(RecvError::Superseded);
+        }
+        self.look_for_name().map(|_| ())
     }
 
     /// The daemon's verdict on everything that the caller read before this call.

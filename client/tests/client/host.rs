@@ -2,11 +2,12 @@
 //! again, processes whose ids say nothing here.
 
 use crate::support::{SMALL, publisher, subscriber, successor};
-use shmcast::{ChannelError, Directory, Event, Holder, Publishing, RecvError, Subscriber, Wait};
+use shmcast::{BoardSpec, ChannelError, Directory, Event, Holder, Publishing, RecvError, Subscriber, Wait};
 use shmcast_testkit::disk::Small;
 use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
-use shmcast_testkit::{PATIENCE, Process, role, scratch, wait_until};
+use shmcast_testkit::{PATIENCE, Process, role, scratch, wait_for, wait_until};
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
@@ -50,6 +51,39 @@ fn files_of_a_live_channel_that_are_removed() {
         drop(first);
         assert_eq!(successor(dir.path()).epoch(), 1);
     }
+}
+
+/// A board whose channel was removed gave its old values for ever.
+#[test]
+fn a_board_whose_files_are_removed_is_told() {
+    let dir = scratch();
+    let with_board = || publisher(dir.path()).capacity(SMALL).board(BoardSpec::new(0..1));
+    let mut first = with_board().open().unwrap();
+    first.publish(b"a1").unwrap();
+    let mut board = subscriber(dir.path()).open_board().unwrap();
+    assert!(board.get(b"a").unwrap().is_some());
+    drop(first);
+    fs::remove_dir_all(dir.path().join("t")).unwrap();
+    let mut second = with_board().open().unwrap();
+    second.publish(b"a2").unwrap();
+    wait_for("the board to be told", || match board.get(b"a") {
+        Ok(_) => None,
+        Err(error) => Some(assert_eq!(error, RecvError::Superseded)),
+    });
+    assert!(matches!(board.entries(), Err(RecvError::Superseded)));
+}
+
+/// A publisher tried for ever to make its channel in a directory that had been removed.
+#[test]
+fn a_publisher_in_a_removed_directory_is_refused() {
+    let room = scratch();
+    let dir = room.path().join("channels");
+    fs::create_dir(&dir).unwrap();
+    let open = fs::File::open(&dir).unwrap();
+    fs::remove_dir(&dir).unwrap();
+    let removed = format!("/proc/self/fd/{}", open.as_raw_fd());
+    let error = publisher(Path::new(&removed)).capacity(SMALL).open().unwrap_err().to_string();
+    assert!(error.contains("/t: ") && error.contains("was removed"), "{error}");
 }
 
 /// A channel that is moved, or that another file system hides, is one that was removed: who asks for its name finds another one, or none.

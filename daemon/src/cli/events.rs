@@ -1,5 +1,6 @@
 //! `shmcast events`: shows past events of the daemon's channels, and new events as they happen.
 
+use super::figures::printable;
 use super::ls::who;
 use super::say::{note, print, print_json};
 use super::stop::Stop;
@@ -116,8 +117,7 @@ fn line(event: &Event) -> String {
     let words: Vec<&str> = words.into_iter().flatten().collect();
     let detail = event.detail.as_ref().map_or(String::new(), |detail| format!(": {detail}"));
     let line = format!("{} {:<12} {}{detail}", utc(event.time_ns), event.event, words.join(" "));
-    // A process may call itself anything. Its name gets one line, and must not control the terminal.
-    line.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    printable(line.trim_end())
 }
 
 /// Formats nanoseconds since 1970 as date and time of day, to the millisecond.

@@ -24,3 +24,9 @@ pub(super) fn of_role(readers: &[ReaderStatus], role: Role) -> usize {
 pub(super) fn size(bytes: u64) -> String {
     ByteSize::b(bytes).to_string()
 }
+
+/// Replaces control characters. Another program chooses its own name, its schema's name and its labels, and they must not control the
+/// terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

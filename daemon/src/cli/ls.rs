@@ -1,7 +1,7 @@
 //! `shmcast ls`: lists all channels, one per line.
 
 use super::HostArg;
-use super::figures::{grouped, readers_of, size, table};
+use super::figures::{grouped, printable, readers_of, size, table};
 use super::say::{note, print, print_json};
 use anyhow::Result;
 use shmcast::Process;
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 pub(super) fn who(process: &Process) -> String {
     let pid = process.pid.map_or("?".to_owned(), |pid| pid.to_string());
     match &process.command {
-        Some(command) => format!("{pid} {command}"),
+        Some(command) => format!("{pid} {}", printable(command)),
         None => pid,
     }
 }

@@ -1,7 +1,7 @@
 //! `shmcast stat`: shows one channel and its readers, once or every second.
 
 use super::HostArg;
-use super::figures::{Ns, counted, grouped, of_role, size, table};
+use super::figures::{Ns, counted, grouped, of_role, printable, size, table};
 use super::ls::who;
 use super::say::{print, print_json};
 use super::stop::Stop;
@@ -67,7 +67,7 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
     let mut facts = table(["CHANNEL", &channel.channel], 2);
     let mut fact = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            facts.add_row([name.to_owned(), value]);
+            facts.add_row([name.to_owned(), printable(&value)]);
         }
     };
     fact("state", Some(channel.state.clone()));
@@ -160,7 +160,7 @@ fn reader_row(reader: &ReaderStatus) -> [String; 10] {
     };
     [
         reader.process.pid.map_or("?".to_owned(), |pid| pid.to_string()),
-        reader.process.command.clone().unwrap_or_default(),
+        reader.process.command.as_deref().map_or(String::new(), printable),
         reader.role.clone(),
         reader.lag.map_or("?".to_owned(), grouped),
         grouped(reader.received),

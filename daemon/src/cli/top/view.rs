@@ -5,7 +5,7 @@
 
 use super::state::{ChannelRow, ReaderRow, Top};
 use crate::cli::board::Row as BoardRow;
-use crate::cli::figures::{Ns, counted, readers_of, size};
+use crate::cli::figures::{Ns, counted, printable, readers_of, size};
 use crate::cli::ls::who;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -316,7 +316,7 @@ fn table<T>(
     let body = rows.iter().map(|row| {
         let cells = columns.iter().map(|column| {
             let style = if is_losing(row) || (column.is_loss)(row) { LOSS } else { Style::new() };
-            align(column, printable((column.cell)(row)), style)
+            align(column, printable(&(column.cell)(row)), style)
         });
         Row::new(cells.collect::<Vec<_>>())
     });
@@ -337,11 +337,6 @@ fn help(frame: &mut Frame<'_>) {
     let block = Block::bordered().title(" shmcast top ").padding(Padding::horizontal(1));
     frame.render_widget(Clear, area);
     frame.render_widget(Paragraph::new(HELP).block(block), area);
-}
-
-/// Replaces control characters. A process chooses its own name, and the name must not control the terminal.
-fn printable(text: String) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn optional<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {

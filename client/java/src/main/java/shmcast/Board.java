@@ -49,9 +49,9 @@ public final class Board implements AutoCloseable {
     }
 
     /**
-     * Looks up a key. Reads three or four cache lines if values are small. Allocates nothing and makes no system call, unless a daemon's
-     * channel has moved to new memory. While a channel moves, its last publisher can still write messages that are void. This method then
-     * waits for the new memory.
+     * Looks up a key. Reads three or four cache lines if values are small. Allocates nothing and makes no system call, with two exceptions:
+     * a daemon's channel has moved to new memory, or the channel is a file, whose name is checked once a second. While a channel moves, its
+     * last publisher can still write messages that are void. This method then waits for the new memory.
      *
      * @param key the bytes of the key. A key of another length than the board's keys is never found
      * @return the entry of the key, or null if the board does not have the key. The entry is the same object each time, and is valid until

@@ -409,6 +409,9 @@ public final class Subscriber implements AutoCloseable {
             if (ring.segment.state() == Segment.SUPERSEDED) {
                 throw superseded();
             }
+            if (name != null && name.isLost(true)) {
+                throw superseded();
+            }
             return ring.segment;
         }
         for (long before = -1; before != moves && (hosted.wasHere() || hosted.hasNews()); ) {
