@@ -297,7 +297,7 @@ typedef struct shmcast_subscribe_options {
     uint64_t sleep_ns;            /* for SHMCAST_WAIT_SLEEP */
     uint64_t longest_nap_ns;      /* for SHMCAST_WAIT_PARK: the longest sleep without a poll; default 0.1 s */
     uint64_t wait_for_channel_ns; /* time to wait for the channel to appear; default: no wait */
-    uint64_t schema_id;           /* refuses a channel with another schema; default: any schema */
+    uint64_t schema_id;           /* refuses a channel with another schema, only at the opening; default: any schema */
     uint64_t start_time_ns;       /* for SHMCAST_START_TIME: wall clock, since 1970 */
     const char *journal;          /* directory of the journal for missed messages; "": none; NULL: the default journal */
     const uint16_t *tags;         /* receives only messages with one of these; losses count those of all tags; NULL: all messages. Not with

@@ -31,7 +31,8 @@ use std::time::Instant;
 /// - `resume`: where the subscriber continues after a lap: "oldest", "latest", or "key" for the last message with a key mark.
 /// - `tags`: receives only messages with one of these tags. Not with `conflate` or `start="board"`.
 /// - `wait_for_channel`: seconds to wait for a channel that does not exist yet.
-/// - `schema`: the number of the schema that the channel must have.
+/// - `schema`: the number of the schema that the channel must have. It is compared when the subscriber opens. If a later publisher gives the
+///   channel another schema, or an older message in the journal has another one, the subscriber gets these messages too.
 /// - `watch_publisher`: whether the subscriber gets the event `PublisherGone` when the publisher dies.
 /// - `record_latency`: whether the subscriber records latencies, which tools show.
 /// - `hidden`: whether this reader is invisible to tools.
@@ -174,7 +175,7 @@ impl Subscriber {
         wait: &str,
         pause: Option<f64>,
         resume: &str,
-        tags: Option<Vec<u16>>,
+        tags: Option<&Bound<'_, PyAny>>,
         wait_for_channel: Option<f64>,
         schema: Option<u64>,
         watch_publisher: bool,
@@ -196,6 +197,7 @@ impl Subscriber {
             Place::Daemon(client) => builder.client(&client),
         };
         if let Some(tags) = tags {
+            let tags = tags.try_iter()?.map(|tag| tag?.extract::<u16>()).collect::<PyResult<Vec<_>>>()?;
             builder = builder.tags(tags);
         }
         if let Some(schema) = schema {

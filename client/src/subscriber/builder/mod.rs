@@ -248,7 +248,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Refuses a channel whose message schema has another number.
+    /// Refuses a channel whose message schema has another number when the subscriber opens. A later publisher can give the channel another
+    /// schema, and older messages in a journal can have another one: a typed subscriber compares these too, and this one does not.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
