@@ -129,12 +129,12 @@ impl Directory {
     /// Checks that the path still leads to this directory, and that each open file still has its name. Otherwise nobody can read the new
     /// records. Complete files are compared with the folder only when a file is completed.
     pub(crate) fn check_names(&self) -> Result<(), RecordError> {
-        if !is_named(&self.handle, stat(&self.path)) {
+        if !is_named(&self.handle, stat(&self.path)).map_err(self.os())? {
             return Err(self.moved("the directory".to_owned()));
         }
         // Retention might have removed a file, and not noted this yet.
         let Some(_turn) = self.complete.try_turn() else { return Ok(()) };
-        let file = self.nameless().or_else(|| self.complete.missing());
+        let file = self.nameless().map_err(self.os())?.or_else(|| self.complete.missing());
         file.map_or(Ok(()), |name| Err(self.moved(format!("its file {name}"))))
     }
 
@@ -145,7 +145,7 @@ impl Directory {
     pub(crate) fn check_all_names(&self) -> Result<(), RecordError> {
         self.check_names()?;
         let looked = self.complete.look(&self.handle);
-        looked.map_err(|source| RecordError::Os { path: self.path.clone(), source })?;
+        looked.map_err(self.os())?;
         self.check_names()
     }
 
@@ -161,18 +161,24 @@ impl Directory {
         done
     }
 
+    fn os(&self) -> impl Fn(io::Error) -> RecordError {
+        |source| RecordError::Os { path: self.path.clone(), source }
+    }
+
     fn moved(&self, what: String) -> RecordError {
         RecordError::Moved { path: self.path.clone(), what }
     }
 
     /// Returns an open file that has lost its name.
-    fn nameless(&self) -> Option<String> {
-        let is_lost =
-            |name: &str, file: &File| !is_named(file, statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW));
+    fn nameless(&self) -> io::Result<Option<String>> {
         let files = self.files();
         // The spare file has no records yet.
-        let mut named = files.values().filter(|(name, _)| name != SPARE && !name.is_empty());
-        named.find(|(name, file)| is_lost(name, file)).map(|(name, _)| name.clone())
+        for (name, file) in files.values().filter(|(name, _)| name != SPARE && !name.is_empty()) {
+            if !is_named(file, statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW))? {
+                return Ok(Some(name.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// Performs a step. Blocks until the disk has done it.
@@ -301,9 +307,16 @@ fn is_invalid(error: &io::Error) -> bool {
 }
 
 /// Whether a name still leads to this file. `named` is the result of `stat` for the name.
-pub(crate) fn is_named(file: &File, named: rustix::io::Result<Stat>) -> bool {
+///
+/// # Errors
+/// The system's error, if the name cannot be looked up. It might still lead to the file.
+pub(crate) fn is_named(file: &File, named: rustix::io::Result<Stat>) -> io::Result<bool> {
     let of = |stat: Stat| (stat.st_dev, stat.st_ino);
-    named.is_ok_and(|named| fstat(file).is_ok_and(|own| of(own) == of(named)))
+    match named {
+        Ok(named) => Ok(fstat(file).is_ok_and(|own| of(own) == of(named))),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
 }
 
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
@@ -479,5 +492,14 @@ mod tests {
         assert_eq!(bytes.len(), 16 << 10);
         assert_eq!(bytes[..5012], [&[1; 5000][..], &[2; 3], &[3; 9]].concat());
         assert!(bytes[5012..].iter().all(|&byte| byte == 0));
+    }
+    /// An earlier mistake: a directory that could not be looked up was reported as removed or moved.
+    #[test]
+    fn a_name_that_cannot_be_looked_up_is_not_gone() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(is_named(&file, fstat(&file)).unwrap());
+        assert!(!is_named(&file, Err(Errno::NOENT)).unwrap());
+        let refused = is_named(&file, Err(Errno::ACCESS)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }
 }

@@ -107,7 +107,9 @@ pub(crate) fn lock_holds(directory: &File) -> io::Result<File> {
     loop {
         let lock = lock_file(directory)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) if is_named(&lock, statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW)) => return Ok(lock),
+            Ok(()) if is_named(&lock, statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW))? => {
+                return Ok(lock);
+            }
             Ok(()) => continue,
             Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(PAUSE),
             Err(Errno::WOULDBLOCK) => {

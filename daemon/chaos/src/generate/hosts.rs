@@ -33,7 +33,7 @@ pub(super) fn setup(random: &mut Rng) -> Setup {
     let largest = if native { [PLAIN, 20_000, 100_000][random.usize(..3)] } else { PLAIN };
     let strict = random.u8(..4) == 0;
     let channels = vec![Channel { name: "a".into(), capacity: CAPACITY, largest, strict, journal: None }];
-    Setup { channels, keeps: true, lines: None, net: Some(net) }
+    Setup { channels, keeps: true, lines: None, net: Some(net), limits: None }
 }
 
 impl Writer {

@@ -13,6 +13,8 @@ use std::path::Path;
 pub struct History {
     /// The profile of the story.
     pub profile: Option<Profile>,
+    /// Whether the channels are files although the profile can have a daemon.
+    pub files: bool,
     /// The channels that were strict from the beginning. On these, each publisher had its own segment.
     pub strict: Vec<String>,
     /// The networks of the hosts, if the story has several hosts.
@@ -27,9 +29,25 @@ pub struct History {
     pub publications: Vec<Publication>,
     /// Subscriptions.
     pub subscriptions: Vec<Subscription>,
-    /// Failed openings, each with four values: the actor, whether the actor wanted to publish, the kind of the error, and the text of the
-    /// error.
-    pub failed: Vec<(String, bool, String, String)>,
+    /// Failed openings.
+    pub failed: Vec<Failure>,
+}
+
+/// An opening that failed.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The actor.
+    pub actor: String,
+    /// Whether the actor wanted to publish.
+    pub is_publisher: bool,
+    /// The channel.
+    pub channel: String,
+    /// The time when the opening began.
+    pub began: Time,
+    /// The kind of the error.
+    pub kind: String,
+    /// The text of the error.
+    pub why: String,
 }
 
 /// One opening of a channel for publishing, and the messages that were published after that.
@@ -128,6 +146,7 @@ impl History {
             Self { deeds: read(&runner).with_context(|| runner.display().to_string())?, ..Self::default() };
         if let Ok(story) = crate::story::Story::load(&logs.join("story")) {
             history.profile = Some(story.profile);
+            history.files = !story.setup.has_daemon(story.profile);
             history.net = story.setup.net;
             for channel in story.setup.channels {
                 let name = channel.name;
@@ -171,7 +190,11 @@ impl History {
                     reading = Some(Subscription::of_journal(actor, channel, dir, (at, next)));
                 }
                 Fact::OpenFailed { kind, why } => {
-                    self.failed.push((actor.to_owned(), publishing.is_some(), kind, why));
+                    let of = publishing.as_ref().map(|it| (it.channel.clone(), it.opening));
+                    let of = of.or(reading.as_ref().map(|it| (it.channel.clone(), it.subscribing)));
+                    let (channel, began) = of.unwrap_or_default();
+                    let (actor, is_publisher) = (actor.to_owned(), publishing.is_some());
+                    self.failed.push(Failure { actor, is_publisher, channel, began, kind, why });
                     (publishing, reading) = (None, None);
                 }
                 Fact::Subscribed { next, refused } => {

@@ -15,6 +15,7 @@
 mod history;
 mod hosts;
 mod journals;
+pub(crate) mod limits;
 mod lives;
 mod processes;
 mod readers;
@@ -81,5 +82,6 @@ pub fn judge_history(history: &History) -> Vec<Violation> {
     tools::check(history, &mut findings);
     journals::check(history, &mut findings);
     hosts::check(history, &mut findings);
+    limits::check(history, &mut findings);
     findings.0
 }

@@ -1,7 +1,8 @@
 //! Judges processes that die, hang or are late, calls that fail, and changes of files that belong to others.
 
 use super::Findings;
-use super::history::History;
+use super::history::{Failure, History};
+use super::limits::was_closed;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::run::{RECORDER, SENDER, TAMPERED};
 
@@ -75,12 +76,12 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
 
 /// Checks openings of channels. An opening can fail for many reasons, but never because the product damaged the channel's memory.
 fn check_openings(history: &History, findings: &mut Findings) {
-    for (actor, is_publisher, kind, why) in &history.failed {
+    for Failure { actor, is_publisher, kind, why, .. } in &history.failed {
         let is_damage =
             kind.starts_with("Segment") || ["Locate.Overrun", "Locate.Corrupt"].contains(&kind.as_str());
         // A signal is no excuse for a failure. A missing permission to write is no excuse for a reader.
-        let is_excuse =
-            why.contains("Interrupted system call") || !is_publisher && why.contains("Permission denied");
+        let is_excuse = why.contains("Interrupted system call")
+            || !is_publisher && why.contains("Permission denied") && !was_closed(history);
         // If a publisher opens a tampered channel, a refusal is right.
         if is_excuse || is_damage && !actor.starts_with(TAMPERED) {
             findings.add(5, "open_failed", actor, format!("{kind}: {why}"));

@@ -1,7 +1,9 @@
 //! A daemon of a story: its configuration, its process, and the state that outlives the process.
 
 use super::journals;
+use super::limits;
 use super::manager::Manager;
+use super::pipes::Piped;
 use super::programs::Programs;
 use super::wire::free_port;
 use crate::story::Channel;
@@ -41,6 +43,8 @@ pub(super) struct Daemon {
     logs: PathBuf,
     child: Option<Child>,
     manager: Option<Manager>,
+    /// The pipe through which the process writes its log, in a story of limits.
+    piped: Option<Piped>,
     port: u16,
     /// More tables of the daemon's configuration.
     tables: String,
@@ -88,6 +92,7 @@ impl Daemon {
             logs: logs.to_owned(),
             child: None,
             manager,
+            piped: None,
             port,
             channels,
             is_stopped: false,
@@ -153,15 +158,13 @@ impl Daemon {
 
     /// Starts a process, if none is running.
     pub(super) fn start(&mut self, programs: &Programs) -> Result<()> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.logs.join(format!("{}.stderr", self.name)))?;
+        let log = self.logs.join(format!("{}.stderr", self.name));
         // `LISTEN_PID` must be the daemon's process id, which only the new process knows.
         let mut command = programs.command(Path::new("/bin/sh"));
         command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).args(&self.through).arg(&programs.shmcastd);
         command.arg("--config").arg(self.config()).arg("--socket").arg(self.socket());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.piped = words_to(&mut command, programs, &log)?;
         if let Some(manager) = &self.manager {
             manager.pass_to(&mut command)?;
         }
@@ -269,6 +272,9 @@ impl Daemon {
 
     /// Returns the daemon's output.
     pub(super) fn said(&self) -> String {
+        if self.child.is_none() {
+            limits::settle(self.piped.as_ref());
+        }
         fs::read_to_string(self.logs.join(format!("{}.stderr", self.name))).unwrap_or_default()
     }
 }
@@ -277,6 +283,17 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Lets a program append its stderr to the file at `path`, through a pipe if the story has limits.
+pub(super) fn words_to(command: &mut Command, programs: &Programs, path: &Path) -> Result<Option<Piped>> {
+    let Some(pipes) = &programs.pipes else {
+        command.stderr(File::options().create(true).append(true).open(path)?);
+        return Ok(None);
+    };
+    let (writer, piped) = pipes.to(path)?;
+    command.stderr(writer);
+    Ok(Some(piped))
 }
 
 fn spawn(command: &mut Command) -> Result<Child> {

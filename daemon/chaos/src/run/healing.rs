@@ -48,6 +48,7 @@ impl World<'_> {
     pub(super) fn heal(&mut self) -> Result<()> {
         self.note(Deed::Healing)?;
         self.is_racing = false;
+        self.lift_all()?;
         for whom in self.everybody() {
             self.carry_out(&crate::story::Step::Limit { whom, spare: None })?;
             self.carry_out(&crate::story::Step::Continue { whom })?;
@@ -79,7 +80,7 @@ impl World<'_> {
         self.clear_up()
     }
 
-    fn everybody(&self) -> Vec<Whom> {
+    pub(super) fn everybody(&self) -> Vec<Whom> {
         let publishers = (0..self.publishers.len()).map(|at| Whom::Publisher(at as u8));
         let readers = (0..self.readers.len()).map(|at| Whom::Reader(at as u8));
         let daemons = (0..self.daemons.len()).map(whom_of);

@@ -1,5 +1,7 @@
 //! The programs for playing a story.
 
+use super::limits::Clock;
+use super::pipes::Pipes;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +19,10 @@ pub struct Programs {
     pub testees: Vec<String>,
     /// The corrected mistake that is planted again, if any. Then the programs must have been built with `--cfg shmcast_faults`.
     pub fault: Option<String>,
+    /// The pipes through which processes under limits write their logs and words. `None` for plain files.
+    pub pipes: Option<Pipes>,
+    /// The wall clock that the programs have. `None` for the true one.
+    pub clock: Option<Clock>,
 }
 
 impl Programs {
@@ -38,6 +44,8 @@ impl Programs {
             shmcast: program("shmcast")?,
             testees: Vec::new(),
             fault: None,
+            pipes: None,
+            clock: None,
         })
     }
 
@@ -64,6 +72,9 @@ impl Programs {
             ["SHMCAST_DIR", "SHMCAST_SOCKET", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "RUST_LOG"]
         {
             command.env_remove(variable);
+        }
+        if let Some(clock) = &self.clock {
+            clock.give(command);
         }
         match &self.fault {
             Some(fault) => command.env("SHMCAST_FAULT", fault),

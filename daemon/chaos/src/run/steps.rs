@@ -54,6 +54,7 @@ impl World<'_> {
                 self.wire.as_ref().map_or(Ok(false), |wire| wire.forge(ahead, other))
             }
             Step::Net(step) => self.carry_out_between_hosts(step),
+            Step::Bound { .. } | Step::Host(_) | Step::Verb { .. } => self.limit_something(step),
             Step::Race {} | Step::Wait { .. } | Step::Settle {} => Ok(self.wait(step)),
             _ => self.run_errand(step),
         }
@@ -107,7 +108,7 @@ impl World<'_> {
     fn open(&mut self, who: u8, channel: u8, anew: bool, full: bool, mode: Option<u32>) -> Result<bool> {
         let known = self.channel(channel + (self.home() * self.channels.len()) as u8);
         let number = known.number(self.channels.len());
-        let Channel { name: channel, capacity, largest, .. } = known.channel;
+        let Channel { name: channel, capacity, largest, .. } = known.channel.clone();
         let publisher = self.openings;
         self.openings += 1;
         let sizes = self.daemons.is_empty().then_some([capacity, largest]);
@@ -118,7 +119,10 @@ impl World<'_> {
         }
         let order =
             Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms: 0 });
-        self.order_to_attach(Whom::Publisher(who), order, number)
+        let made = self.is_to_be_made(&known.channel.name);
+        let was_told = self.order_to_attach(Whom::Publisher(who), order, number)?;
+        self.note_half_made(made, Whom::Publisher(who))?;
+        Ok(was_told)
     }
 
     /// Orders an actor to attach to the channel with this number. Before that, the actor leaves its present channel, even if it is the same
@@ -189,12 +193,17 @@ impl World<'_> {
         Ok(true)
     }
 
-    fn limit(&mut self, whom: Whom, spare: Option<u8>) -> Result<bool> {
-        let pid = match whom {
-            Whom::Daemon | Whom::Far | Whom::Host(_) => self.daemon(whom).and_then(|daemon| daemon.pid()),
+    /// Returns the id of a process that runs.
+    pub(super) fn pid_of(&mut self, whom: Whom) -> Option<u32> {
+        match whom {
+            Whom::Daemon | Whom::Far | Whom::Host(_) => self.daemon(whom)?.pid(),
+            Whom::Recorder(at) => self.pid_of_recorder(at),
             _ => self.there(whom).map(|actor| actor.pid()),
-        };
-        let Some(pid) = pid else { return Ok(false) };
+        }
+    }
+
+    fn limit(&mut self, whom: Whom, spare: Option<u8>) -> Result<bool> {
+        let Some(pid) = self.pid_of(whom) else { return Ok(false) };
         let is_limited = set_descriptor_limit(pid, spare);
         if is_limited && spare.is_some() && matches!(whom, Whom::Daemon | Whom::Far) {
             self.note_shut_out()?;

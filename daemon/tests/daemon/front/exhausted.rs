@@ -1,8 +1,9 @@
 //! A daemon without a free descriptor still notifies the service manager's watchdog, and stops in order.
 
 use nix::sys::signal::Signal;
-use shmcast::Client;
-use shmcast_testkit::daemon::channel;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use shmcast::{Client, Subscriber, Wait};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::place::program;
 use shmcast_testkit::raw::Raw;
 use shmcast_testkit::{Process, scratch, skip, wait_for};
@@ -56,4 +57,24 @@ fn a_daemon_without_descriptors_feeds_the_watchdog_and_stops_well() {
     assert!(daemon.wait().success(), "{}", log());
     assert!(log().contains("stopped"), "{}", log());
     assert!(!at("control.running").exists(), "the next daemon would wait for programs that nobody knows");
+}
+
+/// An earlier mistake: a request with descriptors was refused as too large, and its connection was ended.
+#[test]
+fn a_request_whose_descriptors_find_no_room_is_refused_by_this_reason() {
+    let daemon = Daemon::start(&channel("ticks", FOR_ALL).replace("16MiB", "64KiB"));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let open = || Subscriber::builder("ticks").client(&client).wait(Wait::Park).open();
+    drop(open().unwrap());
+    let pid = Pid::from_raw(daemon.pid().as_raw());
+    let before = getrlimit(Resource::Nofile).maximum;
+    let limit = |current| prlimit(pid, Resource::Nofile, Rlimit { current, maximum: before }).unwrap();
+    limit(Some(3));
+    let refused = open().err().unwrap().to_string();
+    assert!(refused.contains("Too many open files"), "{refused}");
+    limit(before);
+    drop(open().unwrap());
+    publisher.publish(b"the connection is the same").unwrap();
+    assert_eq!(daemon.log().matches("too large").count(), 0);
 }

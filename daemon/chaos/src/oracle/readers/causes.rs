@@ -3,6 +3,7 @@
 use super::Cursor;
 use crate::log::{Deed, Entry, Time};
 use crate::oracle::history::Publication;
+use crate::oracle::limits::is_limit;
 use crate::payload::Identity;
 use crate::run::{CARRIED, DAEMONS};
 use crate::story::{Change, Step, Whom};
@@ -15,10 +16,7 @@ const LED: usize = 8;
 fn may_detach(entry: &Entry<Deed>) -> bool {
     match &entry.what {
         Deed::Step { step, .. } => {
-            matches!(
-                step,
-                Step::Crash { .. } | Step::Restart { .. } | Step::Reload { .. } | Step::Limit { .. }
-            )
+            matches!(step, Step::Crash { .. } | Step::Restart { .. } | Step::Reload { .. }) || is_limit(step)
         }
         _ => false,
     }
@@ -71,7 +69,7 @@ impl Cursor<'_> {
     }
 
     pub(super) fn is_of_files(&self) -> bool {
-        self.history.profile.is_some_and(|profile| !profile.has_daemon())
+        self.history.files || self.history.profile.is_some_and(|profile| !profile.has_daemon())
     }
 
     /// Whether a publisher closed the channel after the last message. Without a daemon, an end can only come from the publisher itself.

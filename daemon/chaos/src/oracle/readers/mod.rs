@@ -7,11 +7,12 @@ use super::Findings;
 use super::history::{History, Publication, Subscription};
 use super::hosts::old_messages;
 use super::journals::Kept;
+use super::limits::is_limit;
 use super::lives::Lives;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::payload::{Identity, Marks, fill, total_bytes};
 use crate::run::{AT_REST, BEREAVED};
-use crate::story::{Start, Step};
+use crate::story::Start;
 
 /// The place of a reader in its stream.
 struct Cursor<'a> {
@@ -372,11 +373,11 @@ impl Cursor<'_> {
         let may_restart =
             |e: &Entry<Deed>| matches!(&e.what, Deed::MayRestart { channel: name, .. } if name == channel);
         // Without a daemon, no program tells a reader about the next segment.
-        let is_file = self.history.profile.is_none_or(|profile| !profile.has_daemon());
+        let is_file = self.history.profile.is_none() || self.is_of_files();
         if kind == "Superseded" && is_file && self.history.deeds.iter().any(may_restart) {
             return;
         }
-        let is_limit = |e: &Entry<Deed>| matches!(e.what, Deed::Step { step: Step::Limit { .. }, .. });
+        let is_limit = |e: &Entry<Deed>| matches!(&e.what, Deed::Step { step, .. } if is_limit(step));
         if kind == "Unmapped" && self.history.deeds.iter().any(is_limit) {
             return;
         }

@@ -4,6 +4,7 @@ use super::Cursor;
 use crate::log::{Deed, Entry, Time};
 use crate::oracle::Findings;
 use crate::oracle::history::Publication;
+use crate::oracle::limits::is_limit;
 use crate::payload::Identity;
 use crate::story::{Change, Step, Whom};
 
@@ -120,15 +121,16 @@ impl Cursor<'_> {
     /// Judges a report that a recorder makes no progress. Something in the story must prevent the recorder's work.
     pub(super) fn stalled(&self, sequence: u64, findings: &mut Findings) {
         let may_stall = |entry: &Entry<Deed>| match &entry.what {
-            Deed::Step { step, .. } => matches!(
-                step,
-                Step::Crash { .. }
-                    | Step::Restart { .. }
-                    | Step::Reload { .. }
-                    | Step::TakeOver { .. }
-                    | Step::Stop { whom: Whom::Daemon }
-                    | Step::Limit { .. }
-            ),
+            Deed::Step { step, .. } => {
+                matches!(
+                    step,
+                    Step::Crash { .. }
+                        | Step::Restart { .. }
+                        | Step::Reload { .. }
+                        | Step::TakeOver { .. }
+                        | Step::Stop { whom: Whom::Daemon }
+                ) || is_limit(step)
+            }
             _ => false,
         };
         if !self.history.deeds.iter().any(may_stall) {
