@@ -16,11 +16,13 @@ const PIECE: u64 = 2 << 20;
 /// # Errors
 /// The error of `posix_fallocate`, but never `EINTR`; the error of [`check_size_limit`].
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    check_size_limit(bytes)?;
+    if file.metadata()?.len() < bytes {
+        check_size_limit(bytes)?;
+    }
     Ok(in_pieces(bytes, |at, length| posix_fallocate(file, at, length))?)
 }
 
-/// Checks the process's limit on file sizes, before a file of this many bytes is written. The kernel sends a process that exceeds the limit
+/// Checks the process's limit on file sizes, before a file grows to this many bytes. The kernel sends a process that exceeds the limit
 /// the signal SIGXFSZ, which ends a program that does not handle it.
 ///
 /// # Errors

@@ -78,3 +78,32 @@ fn a_request_whose_descriptors_find_no_room_is_refused_by_this_reason() {
     publisher.publish(b"the connection is the same").unwrap();
     assert_eq!(daemon.log().matches("too large").count(), 0);
 }
+
+/// An earlier mistake: a command without free descriptors said that the daemon sent too few, and advised to start a daemon.
+#[test]
+fn a_command_that_lacks_descriptors_for_an_answer_says_so() {
+    let daemon = Daemon::start(&channel("ticks", FOR_ALL).replace("16MiB", "64KiB"));
+    let mut publisher = publishing(&daemon.client(), "ticks").open().unwrap();
+    publisher.publish(b"x").unwrap();
+    let (mut worked, mut lacked) = (0, 0);
+    for limit in 4..24 {
+        let script = format!(
+            "ulimit -n {limit}; exec {} sub ticks --from oldest --count 1",
+            program("shmcast").display()
+        );
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).env("SHMCAST_SOCKET", daemon.socket()).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => worked += 1,
+            // The loader needs a descriptor, too.
+            Some(127) => {}
+            _ => {
+                assert!(said.contains("Too many open files"), "{limit}: {said}");
+                lacked += 1;
+            }
+        }
+    }
+    assert!(worked > 0 && lacked > 0, "{worked} {lacked}");
+}
