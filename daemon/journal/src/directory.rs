@@ -3,7 +3,8 @@
 use crate::complete::Complete;
 use crate::core::{Io, Memory, Pages, Step, Stretch, Volume};
 use crate::error::RecordError;
-use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags, Stat, fstat, stat, statat};
+use crate::names::is_named;
+use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags, stat, statat};
 use rustix::io::{Errno, ReadWriteFlags};
 use shmcast::StreamId;
 use shmcast::hosting::fault;
@@ -306,19 +307,6 @@ fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
-/// Whether a name still leads to this file. `named` is the result of `stat` for the name.
-///
-/// # Errors
-/// The system's error, if the name cannot be looked up. It might still lead to the file.
-pub(crate) fn is_named(file: &File, named: rustix::io::Result<Stat>) -> io::Result<bool> {
-    let of = |stat: Stat| (stat.st_dev, stat.st_ino);
-    match named {
-        Ok(named) => Ok(fstat(file).is_ok_and(|own| of(own) == of(named))),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => Ok(false),
-        Err(e) => Err(e.into()),
-    }
-}
-
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?.into())
@@ -492,14 +480,5 @@ mod tests {
         assert_eq!(bytes.len(), 16 << 10);
         assert_eq!(bytes[..5012], [&[1; 5000][..], &[2; 3], &[3; 9]].concat());
         assert!(bytes[5012..].iter().all(|&byte| byte == 0));
-    }
-    /// An earlier mistake: a directory that could not be looked up was reported as removed or moved.
-    #[test]
-    fn a_name_that_cannot_be_looked_up_is_not_gone() {
-        let file = tempfile::tempfile().unwrap();
-        assert!(is_named(&file, fstat(&file)).unwrap());
-        assert!(!is_named(&file, Err(Errno::NOENT)).unwrap());
-        let refused = is_named(&file, Err(Errno::ACCESS)).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }
 }

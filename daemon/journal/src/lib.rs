@@ -21,6 +21,7 @@ pub mod directory;
 mod error;
 mod holds;
 mod keeping;
+mod names;
 mod recorder;
 
 pub use cutting::Cut;
