@@ -69,7 +69,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
 }
 
 /// The kinds of failures that have nothing to do with a limit, or that name the lack in words of their own.
-const KINDS: [&str; 9] = [
+const KINDS: [&str; 10] = [
     "InUse",
     "Refused.Busy",
     "Locate.NotYet",
@@ -77,12 +77,14 @@ const KINDS: [&str; 9] = [
     "Refused.UnknownChannel",
     "NoRoom",
     "NoDaemon",
+    // A daemon without free descriptors accepts no connection.
+    "Silent",
     "Ended",
     "Refused.Failed",
 ];
 
 /// Words of commands for reasons that no limit causes.
-const REASONS: [&str; 7] = [
+const REASONS: [&str; 9] = [
     "no channel",
     "Connection refused",
     "began anew",
@@ -90,6 +92,8 @@ const REASONS: [&str; 7] = [
     "no room in",
     "the daemon ended",
     "no message",
+    "the disk takes nothing",
+    "connection reset",
 ];
 
 /// Whether a text names a reason that no limit causes.

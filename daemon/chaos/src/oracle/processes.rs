@@ -23,6 +23,8 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                 let is_ordinary = *code == Some(0)
                     || *sent && *signal == Some(9)
                     || who.starts_with(RECORDER) && matches!(code, Some(1 | 3))
+                    // The limit on descriptors was set before the program was loaded.
+                    || *code == Some(127) && said.contains("error while loading shared libraries")
                     // A program that was just started has no handler for signals yet.
                     || [RECORDER, SENDER].iter().any(|name| who.starts_with(name)) && *signal == Some(15);
                 if !is_ordinary || said.contains("panicked") {

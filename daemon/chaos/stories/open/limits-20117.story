@@ -1,0 +1,13 @@
+{"seed":20117,"profile":"limits","setup":{"channels":[{"name":"a","capacity":262144,"largest":1400,"strict":false,"journal":{"sync":"10ms","roll_ms":171,"keeps":true}}],"keeps":false,"limits":{"files":false,"small":true,"user":false,"clock":false}}}
+{"open":{"who":0,"channel":0,"anew":false,"full":false}}
+{"subscribe":{"who":0,"channel":0,"start":{"sequence":195},"wait":"spin","skip":false,"page":true}}
+{"read":{"who":0,"how":"into","ms":0,"rest_us":0}}
+{"start":{"whom":{"recorder":0}}}
+{"limit":{"whom":{"recorder":0},"spare":0}}
+{"publish":{"who":0,"count":1959,"sizes":"mixed","sending":"single","pause_us":0}}
+{"race":{}}
+{"host":{"fill":{"space":60}}}
+{"race":{}}
+{"open":{"who":1,"channel":0,"anew":false,"full":false}}
+{"seek":{"who":0,"by":-223}}
+{"read":{"who":0,"how":"deadline","ms":114,"rest_us":0}}
