@@ -207,7 +207,7 @@ func (s *Subscriber) tellForgotten(key, out []byte, ev *Event) error {
 	copy(out[b.KeyStart:b.KeyEnd], key)
 	s.joining.ledger.forgotten++
 	*ev = Event{
-		Kind: KindMessage, FromBoard: true, Sequence: b.header.load(wordForgotten) & maxSequence, Tag: b.RemoveTag, Payload: out[:b.KeyEnd],
+		Kind: KindMessage, FromBoard: true, Sequence: s.joining.ledger.forgottenUpTo, Tag: b.RemoveTag, Payload: out[:b.KeyEnd],
 	}
 	return nil
 }
@@ -246,12 +246,12 @@ func (s *Subscriber) conflate(due uint64) bool {
 	}
 	j := s.joining
 	epoch, err := j.snapshot.join(&s.reader, s.buffer)
+	j.ledger.seekForgotten(j.snapshot.board, s.sequence)
 	// The copied messages must have been valid before and after the copy, as each message of the ring must be.
 	if err != nil || s.sequence < due || s.isWithdrawn() {
 		return false
 	}
 	messages := j.snapshot.listSince(due, func(r *row) uint64 { return j.ledger.given(j.snapshot.board, r) })
-	j.ledger.forgotten = 0
 	j.missed = max(s.sequence-due, messages) - messages
 	s.behind, s.known = 0, max(s.known, epoch)
 	if s.page != nil {

@@ -14,6 +14,11 @@ type ledger struct {
 	index     []uint32
 	most      int
 	forgotten int // the next row in the search for keys that the board has forgotten
+	// At the last join: the highest sequence of a forgotten removal, and whether each key that this reader knows was on the board.
+	forgottenUpTo uint64
+	hadAll        bool
+	// The reader was told of a loss since the last join. The board has counted the lost messages, and the ledger has not.
+	hasLost bool
 	// The reader has not joined the present segment's board. It is unknown which messages an earlier board refused.
 	hasMoved bool
 }
@@ -137,7 +142,11 @@ func (l *ledger) reindex(b *board) {
 }
 
 // given is the number of messages of a row's key that the reader was given or told about. It counts from the same message as the board.
+// After a loss, no message counts as left out in place of a newer one: the caller counts those that are left out as lost.
 func (l *ledger) given(b *board, r *row) uint64 {
+	if l.hasLost {
+		return r.count - min(r.count, 1)
+	}
 	_, a := l.placeOf(b, r.identity)
 	switch {
 	case a == nil:
@@ -150,14 +159,21 @@ func (l *ledger) given(b *board, r *row) uint64 {
 	return 0 // the board forgot the key, and the key came back in a message that was left out
 }
 
+// seekForgotten begins the search for keys that the board has forgotten. The caller calls it after a join and before the verdict on the join.
+// next is the sequence after the join.
+func (l *ledger) seekForgotten(b *board, next uint64) {
+	l.forgotten = 0
+	l.forgottenUpTo = min(b.header.load(wordForgotten)&maxSequence, max(next, 1)-1)
+	l.hadAll = !l.mayRefuse(b)
+}
+
 // nextForgotten returns the next key that the reader knows and that the board has forgotten; nil if there is none.
 func (l *ledger) nextForgotten(n *snapshot) []byte {
-	removal := n.board.header.load(wordForgotten) & maxSequence
 	for ; l.forgotten < len(l.rows); l.forgotten++ {
 		a := &l.rows[l.forgotten]
 		// A key that never had room on the board is not there either, but was not removed.
-		wasThere := a.isThere || !l.mayRefuse(n.board)
-		if wasThere && !a.isRemoved && removal > a.last && !n.has(a.identity) {
+		wasThere := a.isThere || l.hadAll
+		if wasThere && !a.isRemoved && l.forgottenUpTo > a.last && !n.has(a.identity) {
 			return l.key(n.board, l.forgotten)
 		}
 	}
@@ -171,14 +187,14 @@ func (l *ledger) key(b *board, row int) []byte {
 
 // forget forgets all keys.
 func (l *ledger) forget() {
-	l.rows, l.keys = l.rows[:0], l.keys[:0]
+	l.rows, l.keys, l.hasLost = l.rows[:0], l.keys[:0], false
 	clear(l.index)
 }
 
 // takeOver takes over the counts of the messages that the reader was given, for the board of the next segment. The rows of l are made
 // again, because each segment has a seed of its own, and its board can have another size.
 func (l *ledger) takeOver(old *ledger, was, now *board) {
-	l.most, l.hasMoved = max(l.most, len(old.rows)), true
+	l.most, l.hasMoved, l.hasLost = max(l.most, len(old.rows)), true, old.hasLost
 	since := now.header.load(wordSince)
 	for i, a := range old.rows {
 		key := old.key(now, i)
@@ -200,10 +216,12 @@ func (l *ledger) takeFrom(n *snapshot) {
 		if there != nil {
 			return
 		}
-		// If a key is removed, forgotten by the board, and comes back, its count begins again.
+		again := max(r.born, r.again)
 		l.add(n.board, at, account{
-			identity: r.identity, born: r.born, given: r.count, again: r.born, givenAgain: r.count, last: r.sequence, isRemoved: r.meta&metaRemoved != 0,
-			isThere: number < n.firstNew,
+			identity: r.identity, born: r.born, given: r.count, again: again, givenAgain: r.count - min(r.count, r.beforeAgain), last: r.sequence,
+			isRemoved: r.meta&metaRemoved != 0,
+			// The board had the key before its removal, and might have had no slot for it when it came back.
+			isThere: number < n.firstNew && again == r.born,
 		}, n.room(number)[n.KeyStart:n.KeyEnd])
 	})
 }

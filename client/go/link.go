@@ -194,8 +194,13 @@ func (l *link) push(answer *reply, charter *os.File) error {
 	next := successor{reply: *answer, segment: segment, charter: charter}
 	next.files = nil
 	if len(l.moved) == mostWaiting {
-		l.moved[0].close()
+		// The charter is valid for the segments after the dropped one, and the daemon does not send it again.
+		dropped := l.moved[0]
 		l.moved = l.moved[1:]
+		if l.moved[0].charter == nil {
+			l.moved[0].charter, dropped.charter = dropped.charter, nil
+		}
+		dropped.close()
 	}
 	l.moved = append(l.moved, next)
 	l.hasMoved.Store(true)

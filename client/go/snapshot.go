@@ -9,6 +9,7 @@ import (
 const (
 	slotTries = 64
 	toCopy    = ^uint64(0) // the version of a copy that was merged with a message of the ring: no slot has it
+	changed   = toCopy - 2 // the version of a copy whose slot changed too fast: it is odd, as in a store, and no slot has it
 	lentKeys  = 1 << 16    // number of keys for which memory is allocated at the start
 )
 
@@ -17,6 +18,8 @@ type row struct {
 	head           // with the slot's version at the copy; a slot with another version is copied again
 	count   uint64 // number of the key's messages up to this one
 	leftOut uint64 // number of older messages that this one replaces
+	// The key's first message after a removal that the join read in the ring, and the count before this message; 0 if there was none.
+	again, beforeAgain uint64
 }
 
 func (r *row) hasKey() bool { return r.sequence != 0 && r.meta&metaEmpty == 0 }
@@ -135,7 +138,7 @@ func (n *snapshot) copySlot(slot uint64, isLate func() bool) bool {
 		count := h.count() - 1
 		if kind == seenChanging {
 			// THROUGH, as the caller has loaded it, is below this message. So the merge leaves out only the messages before this one.
-			h.sequence = max(h.sequence, 1) - 1
+			h.sequence, h.version = max(h.sequence, 1)-1, changed
 		} else {
 			// The message that is being stored is the first of its key after this one: the version did not change meanwhile.
 			through := n.through()
@@ -223,6 +226,9 @@ func (n *snapshot) take(ev *taken, payload []byte) bool {
 	}
 	if ev.sequence <= r.sequence {
 		return true
+	}
+	if r.meta&metaRemoved != 0 && !isRemoval {
+		r.again, r.beforeAgain = ev.sequence, r.count
 	}
 	r.version = toCopy // the next join copies the slot again
 	r.count++

@@ -153,6 +153,9 @@ func (s *Subscriber) lapped(out []byte, ev *Event) (bool, error) {
 		s.page.add(pageLapped, 1)
 	}
 	s.missed(missed)
+	if s.isConflating() {
+		s.joining.ledger.hasLost = true
+	}
 	*ev = Event{Kind: KindLapped, Missed: missed, ResumedAt: at.sequence}
 	return true, nil
 }

@@ -41,7 +41,8 @@ impl EndWatch {
     ///
     /// A subscriber that begins with the latest message of a closed channel waits for the next publisher. So in this watch the end of the
     /// earlier publisher does not count, however often the subscriber reads that end. In a watch from [`EndWatch::default`], that end
-    /// counts.
+    /// counts. It also counts if the channel came while the subscriber's builder waited for it, because the subscriber then begins with the
+    /// first message of that publisher.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -61,7 +62,7 @@ impl EndWatch {
     /// ```
     pub fn of(subscriber: &Subscriber, start: Start) -> Self {
         let old_end = match subscriber.publisher_state() {
-            Some((epoch, State::Closed)) if start == Start::Latest => {
+            Some((epoch, State::Closed)) if start == Start::Latest && !subscriber.came_before_channel() => {
                 Some((epoch, subscriber.next_sequence()))
             }
             _ => None,

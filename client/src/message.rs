@@ -23,7 +23,8 @@ pub struct Message<'a> {
     /// the publisher does not stamp the message; see [`Stamps`](crate::Stamps).
     pub time: u64,
     /// For a message from the channel's board: how many messages of the same key were left out since the reader last got a message of this
-    /// key. The number is 0 if the reader has just begun with the board. `None` for a message in the order of the stream.
+    /// key. The number is 0 if the reader has just begun with the board, and also if it was told of a loss since it last read the board: all
+    /// messages that were left out then count as lost. `None` for a message in the order of the stream.
     pub conflated: Option<u64>,
 }
 

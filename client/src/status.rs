@@ -34,7 +34,8 @@ impl ChannelInfo {
         };
         status.publisher = publisher;
         let tail = self.detail.as_ref().ok().and_then(|detail| detail.tail.clone().ok());
-        status.gates = self.gates.iter().map(|sight| gate_report(sight, tail, process_of)).collect();
+        let report = |sight| gate_report(sight, tail, !orphaned, process_of);
+        status.gates = self.gates.iter().map(report).collect();
         status.readers = self
             .readers
             .iter()
@@ -128,15 +129,17 @@ fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
     }
 }
 
-/// Makes the report of a gate. `tail` is the ring's tail, if it is known. `process` finds the process for an id that a reader claims.
+/// Makes the report of a gate. `tail` is the ring's tail, if it is known. If no publisher lives, no message waits for the gate. `process` finds the process for an id that a reader claims.
 pub(crate) fn gate_report(
     GateSight { figures, claim }: &GateSight,
     tail: Option<Place>,
+    has_publisher: bool,
     process: impl Fn(u64) -> Process,
 ) -> GateReport {
-    // The publisher might have ended, or might not have checked the gate since.
+    // The publisher might not have checked the gate since.
     let state = match claim {
         None => GateState::Absent,
+        Some(_) if !has_publisher => GateState::Joining,
         Some(_) => GateState::of_word(figures.state),
     };
     let waits_ns = figures.wait_ns(0.5).map(|p50| {

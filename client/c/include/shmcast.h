@@ -16,8 +16,9 @@
  * fork.
  *
  * Names and texts end with a zero and are UTF-8. Times are in nanoseconds unless said otherwise. Opening and closing allocate memory. The
- * first opening of a daemon's channel starts one thread for this daemon, shmcast-keeper. The other functions do neither, unless a daemon's
- * channel moves to new memory.
+ * first opening of a daemon's channel starts one thread for this daemon, shmcast-keeper. Opening a publisher of more than 8 MiB starts
+ * shmcast-prepare, which ends when it has touched the memory. The other functions do neither, unless a daemon's channel moves to new
+ * memory.
  */
 #ifndef SHMCAST_H
 #define SHMCAST_H
@@ -85,7 +86,7 @@ SHMCAST_API int32_t shmcast_error_os(void);
 SHMCAST_API const char *shmcast_error_gate(void);
 /* If this thread's last error is SHMCAST_ERROR_FULL, the lag of the gate's reader in bytes of the ring; otherwise 0. */
 SHMCAST_API uint64_t shmcast_error_behind(void);
-/* A code in one or two words, such as "not found". Valid for ever. Never NULL. */
+/* A code in one to three words, such as "not found". Valid for ever. Never NULL. */
 SHMCAST_API const char *shmcast_error_name(int32_t code);
 /* The version of the library, such as "0.1.0". Valid for ever. */
 SHMCAST_API const char *shmcast_version(void);
@@ -159,11 +160,12 @@ typedef struct shmcast_publish_options {
 SHMCAST_API int32_t shmcast_publisher_open(const char *channel, const shmcast_publish_options *options,
                                            shmcast_publisher **publisher);
 /* Closes the channel: readers get everything that was published, and then the end. Does nothing for NULL. A publisher that is never closed
- * ends like one that died: readers see no end, and the next publisher takes over. */
+ * ends like one that died: readers see no end, and the next publisher takes over. If the reader of a gate that refuses leaves no room for
+ * the end, this waits as the gate says, and then the channel ends like that too. */
 SHMCAST_API int32_t shmcast_publisher_close(shmcast_publisher *publisher);
 
 /* Publishes one message. Stores its sequence in *sequence, unless `sequence` is NULL. Waits only for gates. Takes 50 to 100 ns for 64
- * bytes. */
+ * bytes while readers poll on other cores. */
 SHMCAST_API int32_t shmcast_publish(shmcast_publisher *publisher, const void *data, size_t length, uint64_t *sequence);
 /* Does the same as shmcast_publish() with a tag of your own. If `key` is not 0, a reader can start afresh from this message. */
 SHMCAST_API int32_t shmcast_publish_with(shmcast_publisher *publisher, const void *data, size_t length, uint16_t tag,
@@ -229,7 +231,7 @@ enum shmcast_gate_state {
 };
 
 /* The channel's gates, with the counts of this publisher. Stores the first `room` gates in `gates`. Returns the number of all gates, or an
- * error. Allocates memory, and makes one system call for each gate. */
+ * error. Allocates memory, and makes two system calls for each gate. */
 SHMCAST_API int64_t shmcast_publisher_gates(const shmcast_publisher *publisher, shmcast_gate_status *gates, size_t room);
 
 /* ---- Receiving --------------------------------------------------------------------------------------------------------------- */
@@ -356,12 +358,13 @@ SHMCAST_API int32_t shmcast_subscriber_open(const char *channel, const shmcast_s
 /* Detaches. NULL does nothing. */
 SHMCAST_API int32_t shmcast_subscriber_close(shmcast_subscriber *subscriber);
 
-/* Waits for the next event, for at most timeout_ns: SHMCAST_FOREVER sets no limit, and with 0 the call does not wait. Returns SHMCAST_EVENT
- * if there is an event, SHMCAST_OK if none came in time, or an error. A payload lies in the library's buffer, and is valid until the next
+/* Waits for the next event, for at most timeout_ns: SHMCAST_FOREVER sets no limit, and with 0 the call only polls and makes all checks.
+ * Returns SHMCAST_EVENT if there is an event, SHMCAST_OK if none came in time, or an error. A payload lies in the library's buffer, and is valid until the next
  * call on this handle, except calls for facts. The death of a publisher is an event only with SHMCAST_WATCH_PUBLISHER. */
 SHMCAST_API int32_t shmcast_recv(shmcast_subscriber *subscriber, uint64_t timeout_ns, shmcast_event *event);
 /* Receives the next event if there is one. If there is none, this costs a few nanoseconds. Only one such call in 64 checks for the end of
- * the channel, a successor, or a lap by exactly one ring. shmcast_recv() with 0 checks each time. */
+ * the channel, a successor, or a lap by exactly one ring, and no such call notices that the channel's file was removed. shmcast_recv() with
+ * 0 makes all these checks, those for a removal once a second. */
 SHMCAST_API int32_t shmcast_try_recv(shmcast_subscriber *subscriber, shmcast_event *event);
 /* The same as shmcast_recv() and shmcast_try_recv(), with the payload copied to the start of `buffer`, which has `size` bytes. This is the
  * only copy between ring and caller. After SHMCAST_ERROR_TOO_SMALL, the message is still the next one. */
@@ -466,7 +469,8 @@ SHMCAST_API int32_t shmcast_subscriber_publisher_state(const shmcast_subscriber 
  * publisher that closes the channel causes an end, so call this at each SHMCAST_END, and while nothing follows an end. For a subscriber
  * that begins with the latest message of a closed channel, the earlier publisher's end does not count: it waits for the next publisher. */
 SHMCAST_API int32_t shmcast_subscriber_is_over(const shmcast_subscriber *subscriber);
-/* Nanoseconds since a message's time; 0 if the time is in the future, or is 0, which means that the message has none. */
+/* Nanoseconds since the time of the last message, or of a message of the last batch; 0 if the time is in the future, or is 0, which means
+ * that the message has none. */
 SHMCAST_API uint64_t shmcast_subscriber_age_ns(const shmcast_subscriber *subscriber, uint64_t time);
 
 /* ---- Several channels -------------------------------------------------------------------------------------------------------- */
@@ -491,10 +495,10 @@ SHMCAST_API int32_t shmcast_select_close(shmcast_select *select);
  * wait. Returns SHMCAST_EVENT if there is an event, SHMCAST_OK if none came in time, or an error. After an error, the next call continues
  * with the other subscribers.
  *
- * Stores in *index the place in the array of the subscriber that has the event or error, or `count` if the error belongs to none. `index`
- * can be NULL. A payload is valid until the next call on the select or on that subscriber, except calls for facts. During the wait, calls
- * on the subscribers are refused with SHMCAST_ERROR_MISUSE. Cost: a few nanoseconds for each subscriber that has nothing, and one system
- * call for each subscriber before a sleep. */
+ * Stores in *index the place in the array of the subscriber that has the event or error, or `count` if nothing came. An error of the select
+ * itself stores nothing. `index` can be NULL. A payload is valid until the next call on the select or on that subscriber, except calls for
+ * facts. During the wait, calls on the subscribers are refused with SHMCAST_ERROR_MISUSE. Cost: a few nanoseconds for each subscriber that
+ * has nothing, and one system call for each subscriber before a sleep. */
 SHMCAST_API int32_t shmcast_select_recv(shmcast_select *select, uint64_t timeout_ns, size_t *index, shmcast_event *event);
 
 /* ---- Boards ------------------------------------------------------------------------------------------------------------------ */
@@ -509,7 +513,8 @@ typedef struct shmcast_board_entry {
     uint64_t sequence;     /* of the key's newest message */
     uint64_t count;        /* messages of this key since it came to the board, removals included; it begins again if the board gave the key's
                               place to another key */
-    shmcast_event message; /* the newest message; its kind is 0 if the message is too large for the board */
+    shmcast_event message; /* the newest message; its kind is 0 if the message is too large for the board, or its publisher
+                            * did not update the board */
 } shmcast_board_entry;
 
 /* The counters of a board. */
@@ -523,7 +528,7 @@ typedef struct shmcast_board_counters {
     uint64_t reserved[2];
 } shmcast_board_counters;
 
-/* Opens the board of a channel. Only the options dir, socket, wait_for_channel_ns and schema_id have an effect. Returns
+/* Opens the board of a channel. Only the options dir, socket, prepare, wait_for_channel_ns and schema_id have an effect. Returns
  * SHMCAST_ERROR_NO_BOARD if the channel has no board. Stores the board in *board, or NULL after an error. */
 SHMCAST_API int32_t shmcast_board_open(const char *channel, const shmcast_subscribe_options *options, shmcast_board **board);
 /* Frees the board. Does nothing for NULL. */

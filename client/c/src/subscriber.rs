@@ -6,7 +6,7 @@ use crate::event::{Batch, Event};
 use crate::guard::{Handle, room};
 use crate::options::{SubscribeOptions, subscriber};
 use crate::publisher::done;
-use shmcast::{Armed, EndWatch, Records, RecvError, State, Subscriber};
+use shmcast::{Armed, Clock, EndWatch, Records, RecvError, State, Subscriber};
 use std::ffi::c_char;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ pub(crate) type SubscriberHandle = Handle<Receiver>;
 pub(crate) struct Receiver {
     pub(crate) subscriber: Subscriber,
     records: Records,
+    /// The clock of the messages of the last batch, until another event is received.
+    batch_clock: Option<Clock>,
     pub(crate) end: EndWatch,
 }
 
@@ -65,9 +67,10 @@ unsafe fn receive(
         if out.is_null() {
             return Err(nowhere());
         }
-        let Receiver { subscriber: this, end, .. } = this;
+        let Receiver { subscriber: this, end, batch_clock, .. } = this;
         match how(this) {
             Ok(Some(event)) => {
+                *batch_clock = None;
                 note(end, &event);
                 // SAFETY: not null, and by this function's contract it can be written to.
                 unsafe { out.write(Event::of(event)) };
@@ -90,7 +93,7 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_open(
     let make = || {
         // SAFETY: the header asks for texts that end with a zero, and for options with their size.
         let (subscriber, end) = unsafe { subscriber(channel, options) }?;
-        Ok(Receiver { subscriber, records: Records::with_room(BATCH_BYTES), end })
+        Ok(Receiver { subscriber, records: Records::with_room(BATCH_BYTES), batch_clock: None, end })
     };
     // SAFETY: the header asks for a place that can be written to.
     done(unsafe { Handle::open_at("subscriber", out, make) })
@@ -120,7 +123,7 @@ pub(crate) unsafe extern "C" fn shmcast_recv(
     }
     // SAFETY: as above.
     let at_once = unsafe { shmcast_try_recv(this, out) };
-    if at_once != code::OK || timeout_ns == 0 {
+    if at_once != code::OK {
         return at_once;
     }
     // SAFETY: as above.
@@ -149,9 +152,10 @@ unsafe fn receive_into(
         }
         // SAFETY: by this function's contract.
         let room = unsafe { room(buffer, size) }?;
-        let Receiver { subscriber: this, end, .. } = this;
+        let Receiver { subscriber: this, end, batch_clock, .. } = this;
         match how(this, room).map_err(|error| failure(this, error))? {
             Some(event) => {
+                *batch_clock = None;
                 note(end, &event);
                 // SAFETY: not null, and by this function's contract it can be written to.
                 unsafe { out.write(Event::of(event)) };
@@ -183,10 +187,6 @@ pub(crate) unsafe extern "C" fn shmcast_recv_into(
     size: usize,
     out: *mut Event,
 ) -> i32 {
-    if timeout_ns == 0 {
-        // SAFETY: as of `shmcast_try_recv_into`.
-        return unsafe { shmcast_try_recv_into(this, buffer, size, out) };
-    }
     // SAFETY: as of `shmcast_try_recv_into`.
     unsafe {
         receive_into(this, (buffer, size), out, |this, room| match deadline(timeout_ns) {
@@ -254,8 +254,9 @@ pub(crate) unsafe extern "C" fn shmcast_recv_batch(
         if out.is_null() {
             return Err(Failure::argument("there is nowhere to put the batch: pass a pointer to one"));
         }
-        let Receiver { subscriber, records, end } = this;
+        let Receiver { subscriber, records, batch_clock, end } = this;
         let received = subscriber.recv_records(most.min(i64::MAX as usize), records);
+        *batch_clock = records.clock();
         if let Some(event) = records.event() {
             end.note(&event);
         }
@@ -333,5 +334,11 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_is_over(this: *const Subscrib
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_subscriber_age_ns(this: *const SubscriberHandle, time: u64) -> u64 {
     // SAFETY: the header asks for a handle that is open and for one thread at a time.
-    unsafe { fact(this, 0, |this| if time == 0 { 0 } else { this.clock().ns_since(time) }) }
+    let age = unsafe {
+        Handle::enter(this, |this: &mut Receiver| {
+            let clock = this.batch_clock.unwrap_or_else(|| this.subscriber.clock());
+            Ok(if time == 0 { 0 } else { clock.ns_since(time) })
+        })
+    };
+    age.unwrap_or(0)
 }

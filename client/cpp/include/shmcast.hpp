@@ -89,8 +89,12 @@ struct returning {
     }
     SHMCAST_COLD void operator()(std::int64_t code) const noexcept { to.assign(static_cast<int>(code), category()); }
 };
-inline const char *given(const std::string &text) noexcept { return text.empty() ? nullptr : text.c_str(); }
-inline const char *given(const std::optional<std::string> &text) noexcept { return text ? text->c_str() : nullptr; }
+// The text in the form of C. In place of a text with a zero byte, where a text of C would end, this is a text that each call refuses.
+inline const char *whole(const std::string &text) noexcept {
+    return text.find('\0') == std::string::npos ? text.c_str() : "\xff (there was a zero byte)";
+}
+inline const char *given(const std::string &text) noexcept { return text.empty() ? nullptr : whole(text); }
+inline const char *given(const std::optional<std::string> &text) noexcept { return text ? whole(*text) : nullptr; }
 // Whether the call succeeded.
 template <class Integer, class Fail> bool check(Integer code, const Fail &fail) {
     if (code >= 0) return true;
@@ -321,7 +325,7 @@ private:
         std::vector<shmcast_gate> gates;
         for (const auto &gate : options.gates) {
             shmcast_gate one{};
-            one.name = gate.name.c_str(), one.lag_percent = gate.lag_percent, one.lag_bytes = gate.lag_bytes;
+            one.name = detail::whole(gate.name), one.lag_percent = gate.lag_percent, one.lag_bytes = gate.lag_bytes;
             if (gate.refuses) one.flags |= SHMCAST_GATE_REFUSES;
             if (gate.wait) one.wait_ns = detail::ns(*gate.wait);
             if (gate.wait && one.wait_ns == 0) one.flags |= SHMCAST_GATE_NEVER_WAITS;
@@ -334,7 +338,7 @@ private:
             if (options.board->remove_tag) c.flags |= SHMCAST_REMOVE_BY_TAG, c.board_remove_tag = *options.board->remove_tag;
         }
         shmcast_publisher *handle = nullptr;
-        detail::check(shmcast_publisher_open(channel.c_str(), &c, &handle), fail);
+        detail::check(shmcast_publisher_open(detail::whole(channel), &c, &handle), fail);
         handle_.reset(handle);
     }
     template <class Fail, class Call, class... More>
@@ -545,7 +549,7 @@ private:
     template <class Fail> void open(const std::string &channel, const subscribe_options &options, const Fail &fail) {
         const shmcast_subscribe_options c = detail::given(options);
         shmcast_subscriber *handle = nullptr;
-        detail::check(shmcast_subscriber_open(channel.c_str(), &c, &handle), fail);
+        detail::check(shmcast_subscriber_open(detail::whole(channel), &c, &handle), fail);
         handle_.reset(handle);
     }
     template <class Each> static void hand_out(const shmcast_batch &batch, Each &each) noexcept {
@@ -687,7 +691,7 @@ private:
     template <class Fail> void open(const std::string &channel, const subscribe_options &options, const Fail &fail) {
         const shmcast_subscribe_options c = detail::given(options);
         shmcast_board *handle = nullptr;
-        detail::check(shmcast_board_open(channel.c_str(), &c, &handle), fail);
+        detail::check(shmcast_board_open(detail::whole(channel), &c, &handle), fail);
         handle_.reset(handle);
     }
     template <class Fail> std::optional<board_entry> one(const Fail &fail, bytes key) {

@@ -245,6 +245,26 @@ void error_codes() {
     CHECK(!shmcast::publisher("codes", taken, code).get() && code.value() == SHMCAST_ERROR_IN_USE);
 }
 
+void zero_bytes() {
+    using namespace std::string_literals;
+    std::error_code code;
+    const auto is_refused = [&](const auto &handle) { return !handle.get() && code.value() == SHMCAST_ERROR_ARGUMENT; };
+    shmcast::publish_options publish;
+    publish.dir = dir, publish.capacity = 1 << 16;
+    CHECK(is_refused(shmcast::publisher("prices\0.eu"s, publish, code)));
+    publish.gates.push_back({});
+    publish.gates[0].name = "risk\0y"s;
+    CHECK(is_refused(shmcast::publisher("prices", publish, code)));
+    shmcast::subscribe_options subscribe;
+    subscribe.dir = dir;
+    CHECK(!shmcast::subscriber("prices", subscribe, code).get() && code.value() == SHMCAST_ERROR_NOT_FOUND);
+    CHECK(is_refused(shmcast::subscriber("prices\0.eu"s, subscribe, code)));
+    CHECK(is_refused(shmcast::board("prices\0.eu"s, subscribe, code)));
+    subscribe.dir = dir + "\0/away"s;
+    CHECK(is_refused(shmcast::subscriber("codes", subscribe, code)));
+    CHECK(std::string(shmcast_error_message()).find("dir") != std::string::npos);
+}
+
 void boards() {
     shmcast::publish_options made;
     made.dir = dir, made.capacity = 1 << 16;
@@ -312,6 +332,6 @@ void across_threads() {
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
-    messages(), claims(), events(), batches(), selects(), errors(), choices(), error_codes(), boards(), gates(), across_threads();
+    messages(), claims(), events(), batches(), selects(), errors(), choices(), error_codes(), zero_bytes(), boards(), gates(), across_threads();
     std::puts("all calls are as the header says");
 }

@@ -41,6 +41,19 @@ pub(crate) struct Publisher {
     has_gates: bool,
 }
 
+impl Drop for Publisher {
+    /// Closes a publisher that was not closed. If the channel has gates, other threads run meanwhile, among them a reader of a gate.
+    fn drop(&mut self) {
+        if self.has_gates
+            && let Ok(Some(publisher)) = self.handle.close()
+        {
+            let mut publisher = Some(publisher);
+            // While the interpreter ends, no thread of Python runs, and the rest of this function drops the publisher.
+            Python::try_attach(|py| py.detach(|| drop(publisher.take())));
+        }
+    }
+}
+
 /// A Python object that lends its memory.
 struct Lent<'py> {
     buffer: PyUntypedBuffer,

@@ -283,11 +283,8 @@ impl Subscriber {
             return Err(PyValueError::new_err("a batch of at most 0 messages would never hold one"));
         }
         let mut records = self.pool.take(self.room);
-        let (clock, received) = {
-            let mut reader = self.handle.enter()?;
-            let received = reader.recv_records(most, &mut records);
-            (reader.clock(), received.map_err(|error| error::receiving(&self.channel, &error))?)
-        };
+        let received = self.handle.enter()?.recv_records(most, &mut records);
+        let received = received.map_err(|error| error::receiving(&self.channel, &error))?;
         if received == 0 {
             wait_in_slices(py, deadline(timeout)?, |until| {
                 let mut reader = self.handle.enter()?;
@@ -298,9 +295,12 @@ impl Subscriber {
                 }
             })?;
         }
+        let mut reader = self.handle.enter()?;
         if let Some(event) = records.event() {
-            self.handle.enter()?.end.note(&event);
+            reader.end.note(&event);
         }
+        // The event after the messages can give the subscriber another clock.
+        let clock = records.clock().unwrap_or_else(|| reader.clock());
         Ok(Batch::new(records, &self.pool, clock))
     }
 
@@ -452,7 +452,7 @@ impl Batches {
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let subscriber = self.subscriber.get();
         let is_over = || subscriber.handle.ask(Reader::is_over);
-        if !self.gave_end.swap(false, Ordering::Relaxed) {
+        if !self.gave_end.load(Ordering::Relaxed) {
             let batch = subscriber.recv_batch(py, self.most, self.timeout)?;
             self.gave_end.store(batch.records().event() == Some(Event::End), Ordering::Relaxed);
             return Ok(Some(batch));

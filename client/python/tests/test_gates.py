@@ -92,6 +92,34 @@ def test_other_threads_run_while_a_batch_or_the_end_waits(room: str) -> None:
         assert sequences == list(range(1, 5001))
 
 
+def test_other_threads_run_while_a_dropped_publisher_waits(room: str) -> None:
+    gate = shmcast.Gate("slow", refuse=True, wait=60)
+    publisher = shmcast.Publisher("t", dir=room, capacity=64 << 10, gates=[gate])
+    slow = shmcast.Subscriber("t", dir=room, gate="slow")
+    ready, full, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def take() -> None:
+        assert slow.recv(0.01) is None
+        ready.set()
+        assert full.wait(120)
+        while not isinstance(slow.recv(0.01), shmcast.End):
+            pass
+        ended.set()
+
+    reader = threading.Thread(target=take)
+    reader.start()
+    assert ready.wait(120)
+    while publisher.try_publish(b"8 bytes.") is not None:
+        pass
+    full.set()
+    began = time.monotonic()
+    del publisher
+    assert time.monotonic() - began < 50
+    assert ended.wait(120)
+    reader.join()
+    slow.close()
+
+
 def test_a_batch_that_waits_can_be_interrupted(room: str) -> None:
     gate = shmcast.Gate("slow", refuse=True, wait=60)
     with shmcast.Publisher("t", dir=room, capacity=64 << 10, gates=[gate]) as publisher:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -194,6 +195,33 @@ def test_asyncio_without_threads(room: str, daemon: Daemon, hosted: bool) -> Non
         await publish(publisher)
         assert await asyncio.wait_for(received, 60) == [list(range(300))] * 5
         assert threads() <= before
+
+    asyncio.run(main())
+
+
+def test_a_close_during_a_wait_disturbs_no_other_socket(daemon: Daemon) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        subscriber = shmcast.Subscriber("ticks", socket=daemon.socket, wait="park")
+        bell = subscriber.descriptor
+        task = asyncio.create_task(subscriber.recv_async())
+        await asyncio.sleep(0.05)
+        subscriber.close()
+        # One of these sockets gets the number of the bell.
+        pairs = [socket.socketpair() for _ in range(20)]
+        assert any(end.fileno() == bell for pair in pairs for end in pair)
+        heard = {end: asyncio.Event() for pair in pairs for end in pair}
+        for end, event in heard.items():
+            loop.add_reader(end, event.set)
+        with pytest.raises(shmcast.MisuseError):
+            await asyncio.wait_for(task, 60)
+        for one, other in pairs:
+            one.send(b"x")
+            other.send(b"x")
+        for end, event in heard.items():
+            await asyncio.wait_for(event.wait(), 60)
+            loop.remove_reader(end)
+            end.close()
 
     asyncio.run(main())
 

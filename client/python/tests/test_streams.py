@@ -1,9 +1,11 @@
 """Tests of single messages and events, and of options and errors."""
 
 import asyncio
+import contextlib
 import pickle
 import re
 import tempfile
+import threading
 import time
 from array import array
 from pathlib import Path
@@ -282,3 +284,33 @@ def test_the_codes_are_those_of_the_c_library() -> None:
         pytest.skip("shmcast.h is not beside this package")
     of_c = {name.lower().replace("_", " ") for name in re.findall(r"SHMCAST_ERROR_(\w+)\s*=", header.read_text())}
     assert of_c and set(_CLASSES) <= of_c, set(_CLASSES) - of_c
+
+
+def test_an_error_between_batches_does_not_hide_the_end(room: str) -> None:
+    shmcast.Publisher("t", dir=room, capacity=1 << 16).close()
+    subscriber = shmcast.Subscriber("t", dir=room, start="oldest")
+    batches = subscriber.batches(timeout=60)
+    assert list(next(batches).events) == [shmcast.End()]
+    stop = threading.Event()
+
+    # Another thread uses the subscriber, so calls of this thread fail now and then.
+    def use() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(shmcast.MisuseError):
+                subscriber.recv(0.1)
+
+    user = threading.Thread(target=use)
+    user.start()
+    failed = False
+    while not failed:
+        try:
+            next(batches)
+        except StopIteration:
+            pass
+        except shmcast.MisuseError:
+            failed = True
+    stop.set()
+    user.join()
+    with pytest.raises(StopIteration):
+        next(batches)
+    subscriber.close()

@@ -19,6 +19,7 @@ use shmcast_layout::sys::fork::ParentsOnly;
 use shmcast_layout::sys::handoff;
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,8 @@ const FIRST_KNOCK: Duration = Duration::from_millis(20);
 /// The longest pause between two attempts to attach again. After a crash, a new daemon waits two seconds for the programs that held its
 /// channels. A short pause gives each program several attempts in these two seconds.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
+/// The pause after a refusal, because another attempt would soon be refused, too.
+const AFTER_REFUSAL: Duration = Duration::from_secs(1);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -59,6 +62,8 @@ struct Inner {
     owner: Owner,
     socket: Mutex<Option<Arc<ParentsOnly<OwnedFd>>>>,
     connected: AtomicBool,
+    /// The end of the pause after a refusal.
+    paused: Mutex<Option<Instant>>,
     left: AtomicBool,
     /// Whether the daemon has given the channel to another publisher.
     cut_off: AtomicBool,
@@ -103,6 +108,7 @@ impl Attachment {
             owner: Owner::this_process(),
             socket: Mutex::new(Some(shown(socket))),
             connected: AtomicBool::new(true),
+            paused: Mutex::new(None),
             left: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
             moved: Mutex::new(VecDeque::new()),
@@ -246,9 +252,7 @@ impl Keeper {
             if !lost {
                 pause = FIRST_KNOCK;
             } else if knocked.elapsed() >= pause {
-                for shared in attachments.iter().filter(|shared| !shared.connected.load(Ordering::Relaxed)) {
-                    shared.knock();
-                }
+                attachments.iter().filter(|shared| shared.is_due()).for_each(|shared| shared.knock());
                 knocked = Instant::now();
                 pause = (pause * 2).min(LAST_KNOCK);
             }
@@ -334,23 +338,30 @@ impl Inner {
         });
         {
             let mut waiting = lock(&self.moved);
-            if waiting.len() == MOST_WAITING || fault!("a_late_reader_is_led_to_the_last_segment") {
-                waiting.pop_front();
-            }
+            let is_full = waiting.len() == MOST_WAITING || fault!("a_late_reader_is_led_to_the_last_segment");
+            let dropped = if is_full { waiting.pop_front() } else { None };
             waiting.push_back(Successor { segment, ready, generation, charter });
+            // The charter is valid for the segments after the dropped one, and the daemon does not send it again.
+            let charter = dropped.and_then(|dropped| dropped.charter);
+            if let Some(next) = waiting.front_mut() {
+                next.charter = next.charter.take().or(charter);
+            }
             self.has_moved.store(true, Ordering::Release);
         }
         self.rouse();
     }
 
     /// If `charter` is not the stored charter, stores it and returns it. Otherwise returns `None`.
-    fn note_charter(&self, charter: File) -> Option<File> {
+    ///
+    /// # Errors
+    /// If this process has no room for another descriptor. Then nothing has changed.
+    fn note_charter(&self, charter: File) -> io::Result<Option<File>> {
         let mut ours = lock(&self.charter);
         if is_same(&charter, &ours) {
-            return None;
+            return Ok(None);
         }
-        *ours = charter.try_clone().ok()?;
-        Some(charter)
+        *ours = charter.try_clone()?;
+        Ok(Some(charter))
     }
 
     /// Gives up the channel, because another publisher has it. After this call, the keeper does not attach again.
@@ -367,26 +378,39 @@ impl Inner {
         }
     }
 
+    /// Whether the attachment must be made again, and no pause after a refusal delays this.
+    fn is_due(&self) -> bool {
+        let is_paused = || lock(&self.paused).is_some_and(|until| Instant::now() < until);
+        !self.connected.load(Ordering::Relaxed) && !is_paused()
+    }
+
     /// Tries to attach again. After a failure the keeper tries again later. Data flows meanwhile.
     fn knock(&self) {
-        let Ok(mut conversation) = Conversation::open(&self.daemon) else { return };
-        let answer = {
+        match self.resume() {
+            Ok((attached, reply, granted)) => self.settle(attached, &reply, granted),
+            Err(ChannelError::Refused { code: RefusalCode::Busy, .. }) => self.give_up(),
+            Err(ChannelError::Refused { .. }) => *lock(&self.paused) = Some(Instant::now() + AFTER_REFUSAL),
+            Err(_) => {}
+        }
+    }
+
+    /// Asks a daemon for the attachment. Returns the socket, and the daemon's answer with its descriptors.
+    fn resume(&self) -> Result<(OwnedFd, Response, Vec<File>), ChannelError> {
+        let mut conversation = Conversation::open(&self.daemon)?;
+        let (reply, granted) = {
             let shown = lock(&self.descriptors).clone();
             let shown: Vec<BorrowedFd<'_>> = shown.iter().map(|file| file.as_fd()).collect();
-            conversation.ask(&self.resume, &shown)
+            conversation.ask(&self.resume, &shown)?
         };
-        let (reply, mut granted) = match answer {
-            Ok(answer) => answer,
-            Err(ChannelError::Refused { code: RefusalCode::Busy, .. }) => return self.give_up(),
-            Err(_) => return,
-        };
-        let Ok(attached) = conversation.into_socket() else { return };
-        if let Response::Subscribed(generation) = reply {
-            if granted.len() != 4 {
-                // This process has no room for the descriptors at the moment.
-                return;
-            }
-            let charter = granted.pop().and_then(|charter| self.note_charter(charter));
+        Ok((conversation.into_socket()?, reply, granted))
+    }
+
+    /// Takes what the daemon has granted. Without room for the descriptors, changes nothing.
+    fn settle(&self, attached: OwnedFd, reply: &Response, mut granted: Vec<File>) {
+        if let Response::Subscribed(generation) = *reply {
+            // Without four descriptors, or without one for the charter, this process has no room for them at the moment.
+            let charter = if granted.len() == 4 { granted.pop() } else { None };
+            let Some(Ok(charter)) = charter.map(|charter| self.note_charter(charter)) else { return };
             let ours = lock(&self.descriptors)[0].clone();
             if charter.is_some() || !granted.first().is_some_and(|segment| is_same(segment, &ours)) {
                 self.note_generation(generation, granted, charter);
@@ -410,5 +434,48 @@ fn is_same(one: &File, other: &File) -> bool {
     match (one.metadata(), other.metadata()) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmcast_layout::mem::memfd;
+
+    #[test]
+    fn a_dropped_segment_leaves_its_charter_to_the_next_one() {
+        let file = |name: &str| memfd::create(name).unwrap();
+        let shared = Inner {
+            daemon: PathBuf::new(),
+            resume: Request::Hello { version: 0 },
+            preparation: Preparation::NONE,
+            descriptors: Mutex::new(["segment", "lock"].map(|name| shown(file(name))).into()),
+            charter: Mutex::new(file("charter")),
+            owner: Owner::this_process(),
+            socket: Mutex::new(None),
+            connected: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
+            moved: Mutex::new(VecDeque::new()),
+            has_moved: AtomicBool::new(false),
+            dead: Mutex::new((0, 0)),
+            has_died: AtomicBool::new(false),
+        };
+        let note = |number: u64, charter| {
+            let generation =
+                Generation { generation: number, first: 1, restarted: 1, strict: true, journal: false };
+            shared.note_generation(generation, vec![file("segment"), file("lock")], charter);
+        };
+        let charter = file("charter of the next daemon");
+        note(1, Some(charter.try_clone().unwrap()));
+        let most = MOST_WAITING as u64;
+        for number in 2..=most + 3 {
+            note(number, None);
+        }
+        let waiting = lock(&shared.moved);
+        let numbers: Vec<u64> = waiting.iter().map(|next| next.generation.generation).collect();
+        assert_eq!(numbers, (4..=most + 3).collect::<Vec<_>>());
+        assert!(waiting[0].charter.as_ref().is_some_and(|first| is_same(first, &charter)));
+        assert!(waiting.iter().skip(1).all(|next| next.charter.is_none()));
     }
 }

@@ -38,7 +38,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 pub struct GateStatus {
     /// The name.
     pub name: GateName,
-    /// The state at the last check.
+    /// The state now.
     pub state: GateState,
     /// The reader's largest lag in bytes of the ring. At a larger lag, the publisher waits.
     pub lag_bytes: u64,
@@ -117,13 +117,19 @@ impl One {
         })
     }
 
-    /// Reads the lock and the page.
-    fn look(&mut self, segment: [u64; 2], ring: Ring) {
+    /// Reads the lock and the page. Returns what they say, and the gate's state after that.
+    fn see(&self, segment: [u64; 2], ring: Ring) -> (Seen, GateClaim, Standing) {
         // If the lock's state is unknown, no message waits for the gate.
         let is_held = lock::is_locked(&self.file).unwrap_or(false);
         let claim = self.claim(segment);
         let seen = Seen { is_held, said: claim.said, is_placeless: claim.sequence == NO_SEQUENCE };
-        self.standing = self.standing.after(seen, ring, self.config.lag, self.is_unheard);
+        (seen, claim, self.standing.after(seen, ring, self.config.lag, self.is_unheard))
+    }
+
+    fn look(&mut self, segment: [u64; 2], ring: Ring) {
+        let (seen, claim, standing) = self.see(segment, ring);
+        let is_held = seen.is_held;
+        self.standing = standing;
         self.is_unheard &= seen.is_unheard();
         let figures = &mut self.figures;
         figures.looks += 1;
@@ -225,8 +231,12 @@ impl Gates {
         all
     }
 
+    fn ring(&self, writer: &Writer) -> Ring {
+        Ring { tail: writer.position(), frontier: writer.frontier(), capacity: self.capacity }
+    }
+
     fn look(&mut self, writer: &Writer) {
-        let ring = Ring { tail: writer.position(), frontier: writer.frontier(), capacity: self.capacity };
+        let ring = self.ring(writer);
         for gate in &mut self.gates {
             gate.look(self.segment, ring);
         }
@@ -253,8 +263,10 @@ impl Gates {
     ///
     /// After `Ok`, the bound can still be too low for a control record that passes a gate. The writer then raises the bound itself.
     ///
+    /// A reader that follows the channel to its next publisher also makes room here. So `is_cut_off` is asked after each check.
+    ///
     /// # Errors
-    /// [`PublishError::Full`] if a gate refuses the record.
+    /// [`PublishError::Full`] if a gate refuses the record; [`PublishError::CutOff`] if `is_cut_off` returns true.
     #[cold]
     #[inline(never)]
     pub(crate) fn make_way(
@@ -262,12 +274,17 @@ impl Gates {
         writer: &mut Writer,
         frontier: u64,
         patience: Patience,
+        is_cut_off: &dyn Fn() -> bool,
     ) -> Result<(), PublishError> {
         let start = Instant::now();
         loop {
             self.look(writer);
             let elapsed = start.elapsed();
-            let refused = match self.decide(writer.position(), frontier, patience, elapsed) {
+            let verdict = match is_cut_off() {
+                true => Verdict::Refused(PublishError::CutOff),
+                false => self.decide(writer.position(), frontier, patience, elapsed),
+            };
+            let refused = match verdict {
                 Verdict::Waits { left } => {
                     pause(elapsed, left);
                     continue;
@@ -330,19 +347,19 @@ impl Gates {
         }
     }
 
-    /// The present state of the gates.
+    /// The present state of the gates. If a reader that attached since the last check is in force, the bound does not wait for it yet, but
+    /// ends before the reader is too far behind.
     pub(crate) fn status(&self, writer: &Writer) -> Vec<GateStatus> {
-        let tail = writer.position();
+        let (tail, ring) = (writer.position(), self.ring(writer));
         let status = |gate: &One| {
-            let claim = gate.claim(self.segment);
-            let is_held = gate.standing.state != GateState::Absent;
+            let (Seen { is_held, .. }, claim, standing) = gate.see(self.segment, ring);
             let position = claim.said.place().map(|position| position.min(tail)).filter(|_| is_held);
             let next = writer.next_sequence();
             let GateFigures { held, longest_ns, total_ns, dropped, refused, turned_away, impossible, .. } =
                 gate.figures;
             GateStatus {
                 name: gate.config.name,
-                state: gate.standing.state,
+                state: standing.state,
                 lag_bytes: gate.config.lag,
                 wait: gate.config.wait,
                 then: gate.config.then,

@@ -28,6 +28,7 @@
 //! copy is overwritten.
 
 use super::config::Then;
+use shmcast_layout::fault;
 use shmcast_layout::layout::gate::Said;
 use std::fmt;
 
@@ -165,7 +166,9 @@ impl Standing {
     /// The position up to which this gate lets the frontier (the end of the space that the writer can use) move.
     pub(super) fn bound(self, lag: u64) -> u64 {
         match (self.state, self.passed) {
-            (GateState::InForce, Some(passed)) => passed.saturating_add(lag),
+            (GateState::InForce, Some(passed)) if !fault!("readers_in_force_are_overtaken") => {
+                passed.saturating_add(lag)
+            }
             _ => u64::MAX,
         }
     }

@@ -122,7 +122,8 @@ impl HostedGates {
     /// The present state of the gates. `process` finds the process for an id that a reader claims.
     pub fn report(&self, segment: &HostedSegment, process: impl Fn(u64) -> Process) -> Vec<GateReport> {
         let tail = segment.locator().tail().ok();
-        self.0.sights().iter().map(|sight| gate_report(sight, tail, &process)).collect()
+        let has_publisher = segment.has_publisher().unwrap_or(true);
+        self.0.sights().iter().map(|sight| gate_report(sight, tail, has_publisher, &process)).collect()
     }
 
     /// Forgets the figures of the previous publisher. Call this when a new publisher is let in. The new publisher makes its own figures,

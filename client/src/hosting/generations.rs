@@ -20,8 +20,7 @@ const LAST_SEQUENCE: u64 = NO_CUT - 1;
 /// The point at which the previous generation ends for all of its readers (the cut).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// The cut is at the tail of the previous generation. Sequences continue from there. If the ring is damaged, the tail is unknown, and
-    /// the effect is the same as that of [`Void`](Self::Void).
+    /// The cut is at the tail of the previous generation. Sequences continue from there. This needs a [tail](HostedCharter::has_tail).
     Tail,
     /// The cut is at the tail of the previous generation. Sequences begin at 1 again.
     Restart,
@@ -166,6 +165,13 @@ impl HostedCharter {
             before.segment.supersede();
         }
         Ok(())
+    }
+
+    /// Whether a channel can continue behind the messages in its present memory, `before`. It cannot if the ring is damaged, or if its
+    /// sequences are used up.
+    pub fn has_tail(&self, before: Option<&HostedSegment>) -> bool {
+        let known = before.zip(self.charter.current());
+        known.is_some_and(|(before, current)| tail(&before.segment.locator(), current).is_some())
     }
 
     /// The view of the charter that programs have.

@@ -7,13 +7,13 @@
 
 use super::cursor::{Cursor, Step};
 use super::header::{boot, header_of, salt};
-use super::list::{Journal, Opened};
+use super::list::{Journal, Opened, PRIVATE, lock_of};
 use super::streams::{Streams, folder_of};
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::clock::Clock;
 use crate::directory::Folder;
 use crate::error::is_absent;
-use crate::lock::{self, Held};
+use crate::lock::Held;
 use rustix::fs::{Mode, OFlags};
 use shmcast_layout::journal::{
     Codec, Composer, ControlRecord, FILE_HEADER_BYTES, FileHeader, FormatError, FrameBuilder, FrameFlags,
@@ -29,9 +29,6 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Mode of a new file: only the recorder's user can read it.
-const PRIVATE: u32 = 0o600;
 
 /// The end of a journal to which no recorder writes. As long as this value lives, no recorder begins there.
 ///
@@ -350,20 +347,6 @@ fn has_journal(folder: &Folder) -> Result<bool, JournalError> {
     let names = folder.names().map_err(JournalError::os("list", folder.path()))?;
     let is_file = |name: &str| name == SPARE || parse_file_name(name).is_some();
     Ok(names.iter().any(|name| name.to_str().is_some_and(is_file)))
-}
-
-/// Takes the lock of a journal.
-fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
-    let path = folder.path_of("lock");
-    let opened = match folder.file("lock", OFlags::RDWR) {
-        Err(e) if is_absent(&e) => folder.create("lock", PRIVATE),
-        opened => opened,
-    };
-    let file = opened.map_err(JournalError::os("open", &path))?;
-    match lock::try_lock(&file).map_err(JournalError::os("lock", &path))? {
-        true => Ok(Held::new(file)),
-        false => Err(JournalError::Busy { path: folder.path().to_owned() }),
-    }
 }
 
 /// Gives a file its final name, as the next recorder would do, if the file's recorder ended before this step.

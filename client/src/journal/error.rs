@@ -156,6 +156,14 @@ impl JournalError {
             || self.is_crowded()
     }
 
+    /// Whether the cause might pass soon, such as a lack of descriptors or memory, here or in the daemon.
+    pub(crate) const fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Os { .. } | Self::Channel(ChannelError::Refused { code: RefusalCode::Failed, .. })
+        )
+    }
+
     /// Whether the error says that there is no journal of the channel's stream.
     pub(crate) const fn is_none(&self) -> bool {
         matches!(
@@ -179,5 +187,23 @@ impl JournalError {
     pub(super) fn os(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Os { what, path, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon that cannot open a file now once counted as a journal that is gone. A directory with the same fault did not.
+    #[test]
+    fn a_file_that_cannot_be_opened_now_is_waited_for_in_a_directory_and_at_a_daemon() {
+        let refused = |code| JournalError::Channel(ChannelError::Refused { code, why: String::new() });
+        let source = || io::Error::from(io::ErrorKind::ResourceBusy);
+        assert!(JournalError::os("open", "ticks")(source()).is_passing());
+        assert!(refused(RefusalCode::Failed).is_passing());
+        for code in [RefusalCode::NoJournal, RefusalCode::Denied] {
+            assert!(!refused(code).is_passing(), "{code:?}");
+        }
+        assert!(!JournalError::Empty { path: PathBuf::new() }.is_passing());
     }
 }

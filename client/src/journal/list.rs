@@ -1,8 +1,8 @@
 //! The files of a journal in a directory.
 
 use super::JournalError;
-use crate::directory::Folder;
-use crate::error::is_shortage;
+use crate::directory::{Folder, is_same_file};
+use crate::error::{is_absent, is_shortage};
 use crate::lock::{self, Held};
 use rustix::fs::OFlags;
 use shmcast_layout::journal::{
@@ -18,6 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Mode of a new file: only the recorder's user can read it.
+pub(super) const PRIVATE: u32 = 0o600;
+/// The name of a folder's lock.
+const LOCK: &str = "lock";
 /// Two changes of a directory have different times if they are further apart than this.
 const SAME_TIME: Duration = Duration::from_secs(1);
 
@@ -98,6 +102,26 @@ pub struct JournalLock {
 pub fn take_lock(lock: File) -> io::Result<Option<JournalLock>> {
     let is_free = lock::try_lock(&lock)?;
     Ok(is_free.then(|| JournalLock { _held: Held::new(lock) }))
+}
+
+/// Takes the lock of a journal's folder. Creates the lock's file if it does not exist.
+pub(super) fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
+    let path = folder.path_of(LOCK);
+    loop {
+        let opened = match folder.file(LOCK, OFlags::RDWR) {
+            Err(e) if is_absent(&e) => folder.create(LOCK, PRIVATE),
+            opened => opened,
+        };
+        let file = opened.map_err(JournalError::os("open", &path))?;
+        if !lock::try_lock(&file).map_err(JournalError::os("lock", &path))? {
+            return Err(JournalError::Busy { path: folder.path().to_owned() });
+        }
+        // The file might have been removed before it was locked. A recorder would then lock another file.
+        let own = rustix::fs::fstat(&file).map_err(|e| JournalError::os("look at", &path)(e.into()))?;
+        if folder.stat(LOCK).is_ok_and(|named| is_same_file(&own, &named)) {
+            return Ok(Held::new(file));
+        }
+    }
 }
 
 /// The reason why a file is not in the list.
@@ -223,9 +247,9 @@ impl Journal {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn refresh(&mut self) -> Result<(), JournalError> {
-        self.lock = match self.folder.file("lock", OFlags::RDONLY) {
+        self.lock = match self.folder.file(LOCK, OFlags::RDONLY) {
             Err(e) if is_shortage(&e) => {
-                return Err(JournalError::os("open", self.folder.path_of("lock"))(e));
+                return Err(JournalError::os("open", self.folder.path_of(LOCK))(e));
             }
             lock => lock.ok(),
         };

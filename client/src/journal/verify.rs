@@ -54,8 +54,12 @@ pub struct Verified {
     pub losses: Vec<Loss>,
     /// The damages that were found.
     pub damages: Vec<Damage>,
-    /// The number of losses and damages that are only counted, and not listed, because there are too many.
-    pub not_listed: u64,
+    /// The number of losses that are only counted, and not listed, because there are too many.
+    pub losses_not_listed: u64,
+    /// The number of damages that are only counted, and not listed, because there are too many.
+    pub damages_not_listed: u64,
+    /// The number of missing messages for each cause.
+    lost: Vec<(Cause, u64)>,
 }
 
 impl Verified {
@@ -66,7 +70,7 @@ impl Verified {
     /// assert_eq!(Verified::default().verdict(), Verdict::Whole);
     /// ```
     pub fn verdict(&self) -> Verdict {
-        match (self.damages.is_empty() && self.not_listed == 0, self.losses.is_empty()) {
+        match (self.damages.is_empty() && self.damages_not_listed == 0, self.losses.is_empty()) {
             (false, _) => Verdict::Damaged,
             (true, false) => Verdict::Losses,
             (true, true) => Verdict::Whole,
@@ -80,14 +84,24 @@ impl Verified {
     /// assert_eq!(Verified::default().lost(Cause::Overrun), 0);
     /// ```
     pub fn lost(&self, cause: Cause) -> u64 {
-        self.losses.iter().filter(|loss| loss.cause == cause).map(|loss| loss.to - loss.from + 1).sum()
+        self.lost.iter().find(|(of, _)| *of == cause).map_or(0, |(_, lost)| *lost)
+    }
+
+    /// Returns the number of missing messages for a cause, to change it.
+    fn lost_mut(&mut self, cause: Cause) -> &mut u64 {
+        let at = self.lost.iter().position(|(of, _)| *of == cause).unwrap_or_else(|| {
+            self.lost.push((cause, 0));
+            self.lost.len() - 1
+        });
+        &mut self.lost[at].1
     }
 
     fn lose(&mut self, loss: Loss) {
+        *self.lost_mut(loss.cause) += loss.to - loss.from + 1;
         if self.losses.len() < MOST_LISTED {
             self.losses.push(loss);
         } else {
-            self.not_listed += 1;
+            self.losses_not_listed += 1;
         }
     }
 
@@ -99,7 +113,7 @@ impl Verified {
         if self.damages.len() < MOST_LISTED {
             self.damages.push(damage);
         } else {
-            self.not_listed += 1;
+            self.damages_not_listed += 1;
         }
     }
 }
@@ -213,6 +227,9 @@ impl<'a> Verify<'a> {
             let is_here = |loss: &&mut Loss| loss.from == due && loss.cause == Cause::Damaged;
             if let Some(loss) = self.found.losses.iter_mut().find(is_here) {
                 loss.cause = Cause::Torn;
+                let count = loss.to - loss.from + 1;
+                *self.found.lost_mut(Cause::Damaged) -= count;
+                *self.found.lost_mut(Cause::Torn) += count;
             }
         }
     }
@@ -221,7 +238,7 @@ impl<'a> Verify<'a> {
         if self.undecided.len() < MOST_LISTED {
             self.undecided.push(Undecided { due, damage });
         } else {
-            self.found.not_listed += 1;
+            self.found.damages_not_listed += 1;
         }
     }
 

@@ -64,9 +64,10 @@ impl PublisherBuilder {
         }
         self.check(&segment)?;
         let gates = settle(&self.name, &self.gates, &segment.header().geometry)?;
-        self.tell_journal(&segment)?;
         files.make_readers(self.file_mode())?;
         let gates = files.open_gates(&gates)?;
+        // The journal is changed last, because a failed call must not use up its sequences.
+        self.tell_journal(&segment)?;
         self.start(segment, lock.held, gates)
     }
 
@@ -102,8 +103,10 @@ impl PublisherBuilder {
         let made = settle(&self.name, &self.gates, &geometry).and_then(|gates| {
             let past = self.find_past()?;
             let segment = self.make_segment(files, geometry, past.stream())?;
+            let gates = files.open_gates(&gates)?;
+            // The journal is changed last, because a failed call must not use up its sequences.
             self.go_on_behind(past, &segment, least)?;
-            Ok((segment, files.open_gates(&gates)?))
+            Ok((segment, gates))
         });
         let (segment, gates) = made.inspect_err(|_| files.undo(lock.is_new))?;
         let publisher = self.start(segment, lock.held, gates)?;

@@ -1,7 +1,7 @@
 //! Publishing on a channel with gates or with a board. This module has the calls that never wait. It also handles messages that the ring's
 //! writer has refused, and stores messages on the board.
 
-use super::{Mark, Publisher};
+use super::{Hosted, Mark, Publisher, is_cut_off};
 use crate::error::PublishError;
 use crate::gate::{GateStatus, Gates, Patience};
 use shmcast_layout::board::BoardWriter;
@@ -136,9 +136,9 @@ impl Publisher {
         time: Option<u64>,
         patience: Patience,
     ) -> Result<u64, PublishError> {
-        let Self { writer, gates, board, stamps, clock, .. } = self;
+        let Self { writer, gates, board, stamps, clock, hosted, .. } = self;
         let time = || time.unwrap_or_else(|| stamps.stamp(*clock));
-        publish_and_post(writer, gates, board, (payload, mark), time, patience)
+        publish_and_post(writer, (gates, hosted), board, (payload, mark), time, patience)
     }
 
     /// Before a control record is published, waits for the gates if this is necessary.
@@ -147,8 +147,11 @@ impl Publisher {
     /// [`PublishError::Full`] if the record might overwrite what the reader of a gate that refuses has not read. Such a gate is never
     /// dropped.
     pub(super) fn make_way_for_control(&mut self, patience: Patience) -> Result<(), PublishError> {
-        match (&mut self.gates, self.writer.control_beyond_bound()) {
-            (Some(gates), Some(beyond)) => gates.make_way(&mut self.writer, beyond.frontier, patience),
+        let Self { writer, gates, hosted, .. } = self;
+        match (gates, writer.control_beyond_bound()) {
+            (Some(gates), Some(beyond)) => {
+                gates.make_way(writer, beyond.frontier, patience, &|| is_cut_off(hosted))
+            }
             _ => Ok(()),
         }
     }
@@ -159,7 +162,7 @@ impl Publisher {
 #[inline(always)]
 pub(super) fn publish_and_post(
     writer: &mut Writer,
-    gates: &mut Option<Box<Gates>>,
+    (gates, hosted): (&mut Option<Box<Gates>>, &Option<Hosted>),
     board: &mut Option<Box<BoardWriter>>,
     (payload, Mark { tag, key }): (&[u8], Mark),
     time: impl Fn() -> u64,
@@ -174,7 +177,7 @@ pub(super) fn publish_and_post(
                 }
                 return Ok(sequence);
             }
-            Err(refused) => after_refusal(writer, gates, refused, patience)?,
+            Err(refused) => after_refusal(writer, (gates, hosted), refused, patience)?,
         }
     }
 }
@@ -184,7 +187,7 @@ pub(super) fn publish_and_post(
 #[inline(never)]
 fn after_refusal(
     writer: &mut Writer,
-    gates: &mut Option<Box<Gates>>,
+    (gates, hosted): (&mut Option<Box<Gates>>, &Option<Hosted>),
     refused: WriteError,
     patience: Patience,
 ) -> Result<(), PublishError> {
@@ -192,7 +195,7 @@ fn after_refusal(
         (WriteError::TooLarge(error), _) => return Err(error.into()),
         (WriteError::OutOfSequences(error), _) => return Err(error.into()),
         (WriteError::BeyondBound(beyond), Some(gates)) => {
-            gates.make_way(writer, beyond.frontier, patience)?
+            gates.make_way(writer, beyond.frontier, patience, &|| is_cut_off(hosted))?
         }
         (WriteError::BeyondBound(_), None) => writer.set_bound(u64::MAX),
     }

@@ -94,6 +94,11 @@ impl Hosted {
     }
 }
 
+#[inline]
+fn is_cut_off(hosted: &Option<Hosted>) -> bool {
+    hosted.as_ref().is_some_and(Hosted::is_cut_off)
+}
+
 /// The properties of a message besides its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mark {
@@ -312,7 +317,7 @@ impl Publisher {
     /// ```
     #[inline]
     pub fn is_cut_off(&self) -> bool {
-        self.hosted.as_ref().is_some_and(Hosted::is_cut_off)
+        is_cut_off(&self.hosted)
     }
 
     #[inline]
@@ -411,7 +416,8 @@ impl Publisher {
     /// [`Then::Drop`](crate::Then::Drop) is dropped as in [`try_publish`](Self::try_publish).
     ///
     /// # Errors
-    /// [`PublishError::Full`] when the reader of a gate is too far behind.
+    /// [`PublishError::Full`] when the reader of a gate is too far behind; [`PublishError::CutOff`] when a gate holds up the call and a daemon
+    /// has given the channel to another publisher.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -421,10 +427,7 @@ impl Publisher {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn try_make_way(&mut self) -> Result<(), PublishError> {
-        match (&mut self.gates, self.writer.control_beyond_bound()) {
-            (Some(gates), Some(beyond)) => gates.make_way(&mut self.writer, beyond.frontier, Patience::Never),
-            _ => Ok(()),
-        }
+        self.make_way_for_control(Patience::Never)
     }
 }
 

@@ -70,6 +70,9 @@ impl Subscriber {
             if let Some(outcome) = self.poll()? {
                 return Ok(Armed::Event(self.lend(outcome)));
             }
+            if self.take_stopped_early() {
+                return Ok(Armed::Wait(Duration::ZERO));
+            }
             match self.rest(None)? {
                 Rest::Found(outcome) => return Ok(Armed::Event(self.lend(outcome))),
                 Rest::None => {}

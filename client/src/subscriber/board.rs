@@ -335,6 +335,14 @@ impl Subscriber {
         }
     }
 
+    /// Notes that the reader was told of lost messages that the board does not replace.
+    pub(super) fn track_loss(&mut self) {
+        let conflation = self.joining.as_mut().and_then(|joining| joining.conflation.as_mut());
+        if let Some(conflation) = conflation {
+            conflation.ledger.note_loss();
+        }
+    }
+
     /// Lets a reader that was far behind read the board. If that fails, the reader continues at its place in the ring.
     fn conflate_or_go_on(&mut self) {
         let Some(place) = self.joining.as_ref().map(|joining| joining.place) else { return };
@@ -355,6 +363,7 @@ impl Subscriber {
         };
         let Ok(joined) = snapshot.join(&mut self.reader, self.buffer.payload_mut()) else { return false };
         let place = joined.place;
+        ledger.seek_forgotten(snapshot.view(), place.sequence);
         // The copied messages must have been valid before and after the copy, as each message of the ring must be.
         let is_valid = verdict == Verdict::Open
             && self.hosted.as_ref().is_none_or(|hosted| hosted.verdict_on_read() == Verdict::Open);
@@ -362,7 +371,6 @@ impl Subscriber {
             return false;
         }
         let bridged = snapshot.list_since(due, |listed| ledger.given(listed));
-        ledger.seek_forgotten();
         (joining.listed, joining.place) = (bridged.listed, place);
         joining.missed = (place.sequence - due).saturating_sub(bridged.messages);
         self.behind = None;

@@ -109,7 +109,11 @@ impl Subscriber {
         let is_wanted = self.behind.is_some() || self.resume == Resume::Oldest;
         let entered = if is_wanted { self.enter_past(self.next_sequence()) } else { Entered::Not };
         match entered {
-            Entered::Past => return Ok(None),
+            // The ledger does not count the messages of a journal.
+            Entered::Past => {
+                self.track_loss();
+                return Ok(None);
+            }
             // The next poll tries again. This reader pauses here, because the bell of a parked reader would wake it immediately.
             Entered::NotYet => {
                 std::thread::sleep(WAIT_FOR_FILES);
@@ -141,8 +145,14 @@ impl Subscriber {
         }
         let missed = resumed?;
         (self.doubt, self.behind) = (self.doubt_after_jump(), None);
+        Ok(Some(self.tell_loss(missed, self.next_sequence())))
+    }
+
+    /// Counts lost messages, and returns their event.
+    pub(super) fn tell_loss(&mut self, missed: u64, resumed_at: u64) -> Outcome {
+        self.track_loss();
         self.count(|page, place| page.lapped(missed, place));
-        Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
+        Outcome::Other(Event::Lapped(Lapped { missed, resumed_at }))
     }
 
     /// Whether the reader, after a jump, has possibly skipped the event of a new epoch.

@@ -150,6 +150,12 @@ impl Subscriber {
         self.in_past().map_or(self.clock, |file| Clock::new(file.ring.clock, file.ring.clock_hz))
     }
 
+    /// Whether the channel came while the builder waited for it, and the subscriber began with the first message although it was to begin
+    /// with the latest.
+    pub(crate) fn came_before_channel(&self) -> bool {
+        self.came_before_channel
+    }
+
     /// The header with which the channel was made.
     ///
     /// ```

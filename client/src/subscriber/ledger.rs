@@ -12,6 +12,7 @@
 
 use crate::message::RecvError;
 use shmcast_layout::board::{Listed, Snapshot, Tenure, View};
+use shmcast_layout::fault;
 use shmcast_layout::layout::board::secret_hash;
 use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::ring::reader::Copied;
@@ -83,8 +84,14 @@ pub(super) struct Ledger {
     most: usize,
     /// The secret of the index's hash function.
     secret: u64,
-    /// The next row in the search for keys that the board has forgotten.
+    /// The next row in the search for keys that the board has forgotten, and the highest sequence of a removal that it had forgotten at
+    /// the last join.
     forgotten: usize,
+    forgotten_up_to: u64,
+    /// Whether each key that this reader knows was on the board at the last join.
+    has_had_all: bool,
+    /// Whether the reader was told of lost messages since the last join. The board has counted them, and the ledger has not.
+    has_lost: bool,
     /// Whether the channel has moved to another segment since the last join. Then it is not known whether the earlier board refused
     /// messages.
     has_moved: bool,
@@ -103,6 +110,9 @@ impl Ledger {
             most,
             secret: RandomState::new().hash_one(0),
             forgotten: 0,
+            forgotten_up_to: 0,
+            has_had_all: false,
+            has_lost: false,
             has_moved: false,
         }
     }
@@ -172,11 +182,19 @@ impl Ledger {
 
     /// The number of messages of this key that the reader got or reported as left out. The count starts at the same message as the board's
     /// count.
+    ///
+    /// After a loss, the reader was told of messages that the board counts and the ledger does not. Then no message counts as left out in
+    /// place of a newer one, and the caller counts those that are left out as lost.
     pub(super) fn given(&self, listed: &Listed) -> u64 {
+        if self.has_lost {
+            return listed.count.saturating_sub(1);
+        }
         let Some(row) = self.place_of(listed.identity).1.map(|row| self.rows[row]) else {
             return 0;
         };
-        if row.born == listed.born {
+        if fault!("received_messages_count_as_left_out") {
+            0
+        } else if row.born == listed.born {
             row.given
         } else if row.again == listed.born {
             row.given_again
@@ -185,9 +203,17 @@ impl Ledger {
         }
     }
 
-    /// Begins the search for keys that the board has forgotten.
-    pub(super) fn seek_forgotten(&mut self) {
+    /// Notes that the reader was told of lost messages.
+    pub(super) fn note_loss(&mut self) {
+        self.has_lost = true;
+    }
+
+    /// Begins the search for keys that the board has forgotten. Call it after a join and before the verdict on the join. `next` is the
+    /// sequence after the join.
+    pub(super) fn seek_forgotten(&mut self, view: &View, next: u64) {
         self.forgotten = 0;
+        self.forgotten_up_to = view.forgotten().min(next.saturating_sub(1));
+        self.has_had_all = !self.may_refuse(view);
     }
 
     /// Returns a removal message for the next key that the reader knows and the board has forgotten. The payload is the key, with zeros
@@ -198,12 +224,11 @@ impl Ledger {
         out: &mut [u8],
     ) -> Result<Option<Copied>, RecvError> {
         let spec = snapshot.view().geometry().spec;
-        let sequence = snapshot.view().forgotten();
-        let has_all = !self.may_refuse(snapshot.view());
+        let sequence = self.forgotten_up_to;
         while let Some(row) = self.rows.get(self.forgotten) {
             // A missing key was removed only if it had been on the board, and if the board has forgotten a removal since the key's last
             // message.
-            let was_there = row.is_there || has_all;
+            let was_there = row.is_there || self.has_had_all;
             if !was_there || row.is_removed || sequence <= row.last || snapshot.has(row.identity) {
                 self.forgotten += 1;
                 continue;
@@ -227,11 +252,13 @@ impl Ledger {
         self.rows.clear();
         self.keys.clear();
         self.index.fill(0);
+        self.has_lost = false;
     }
 
     /// Takes over what the reader got before the channel moved to another segment. Computes the hashes of all keys again, because each
     /// segment has a seed of its own. `slots` is the number of slots of the earlier board, whose keys are the same bytes of the payload.
     pub(super) fn take_over(&mut self, old: &Self, slots: u64, now: &View) {
+        self.has_lost = old.has_lost;
         self.most = self.most.max(old.rows.len());
         // A search in the index ends at a free entry.
         let entries = (2 * self.most).next_power_of_two();
@@ -258,12 +285,20 @@ impl Ledger {
         for listed in snapshot.all() {
             let (at, there) = self.place_of(listed.identity);
             let Some(key) = snapshot.key(&listed).filter(|_| there.is_none()) else { continue };
-            let Listed { identity, born, count, is_removed, .. } = listed;
+            let Listed { identity, born, count, again, count_again, is_removed, .. } = listed;
             let last = listed.message.sequence;
-            // If a key is removed, forgotten by the board, and comes back, its count begins again.
-            let is_there = (listed.row as u64) < slots;
-            let (again, given_again) = (born, count);
-            let row = Row { identity, born, given: count, again, given_again, last, is_removed, is_there };
+            // The board had the key before its removal, and might have had no slot for it when it came back.
+            let is_there = (listed.row as u64) < slots && again == born;
+            let row = Row {
+                identity,
+                born,
+                given: count,
+                again,
+                given_again: count_again,
+                last,
+                is_removed,
+                is_there,
+            };
             self.add(at, row, key);
         }
     }

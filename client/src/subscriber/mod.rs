@@ -1,6 +1,7 @@
 //! The receiving end of a channel.
 
 mod arming;
+mod batch;
 mod board;
 mod buffer;
 mod builder;
@@ -36,6 +37,7 @@ use crate::clock::Clock;
 use crate::gate::HeldGate;
 use crate::message::{Event, RecvError};
 use crate::wait::{Wait, Waiter};
+pub(crate) use batch::Border;
 use buffer::Buffer;
 use contention::Contention;
 use hosted::Hosted;
@@ -130,6 +132,11 @@ pub struct Subscriber {
     steps: Vec<Step>,
     /// Number of times that the channel has continued in another segment since this subscriber was opened.
     moves: u64,
+    /// Whether the channel came while the builder waited for it. Then the subscriber began with the ring's first message.
+    came_before_channel: bool,
+    /// Whether a poll found no event because it had left out [`telling::MOST_LEFT_OUT`] bytes. There can be more to receive. The wait for the
+    /// next event resets it.
+    stopped_early: bool,
     /// The reason why there is no reader page, if the builder requested a page but it could not be made.
     page_refused: Option<io::Error>,
     /// The reader's side of parking (sleep until the daemon wakes the reader), for a subscriber that was opened with [`Wait::Park`].
@@ -265,8 +272,11 @@ impl Subscriber {
 
     /// Returns the next event if there is one. Never waits for one.
     ///
-    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a successor, or a lap by exactly one ring. A
-    /// program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which checks each time.
+    /// With [`tags`](SubscriberBuilder::tags), `None` can also mean that this call has left out many messages, and that more can follow.
+    ///
+    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a successor, or a lap by exactly one ring. None
+    /// checks whether the channel's file was removed. A program that calls seldom, or that must notice a removal, should call
+    /// [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which makes all these checks.
     ///
     /// Cost if there is no event: one load of a line in this core's cache. On a channel at full rate, this call can first let the publisher
     /// get ahead, for at most 4 us; see [`Wait`].
@@ -329,8 +339,9 @@ impl Subscriber {
     /// Passes up to `most` available events to `each`, and returns their number. Never waits for one, but can let the publisher get ahead,
     /// as [`Wait`] describes.
     ///
-    /// A batch ends where the channel continues in another ring, so it can be short or empty although there are more events. Its messages
-    /// have the [`header`](Self::header) and the [`clock`](Self::clock) that the subscriber had before the call.
+    /// A batch ends where the channel continues in another ring, and where the journal continues with another ring's messages, so it can be
+    /// short or empty although there are more events. Its messages have the [`header`](Self::header) and the [`clock`](Self::clock) that the
+    /// subscriber had before the call.
     ///
     /// `each` returns nothing, or a [`ControlFlow`] that can stop the batch. The event that stopped the batch has been received and counts.
     ///
@@ -362,12 +373,25 @@ impl Subscriber {
     pub fn recv_batch<F: Flow>(
         &mut self,
         most: usize,
-        mut each: impl FnMut(Event<'_>) -> F,
+        each: impl FnMut(Event<'_>) -> F,
     ) -> Result<usize, RecvError> {
         self.check_process()?;
         if self.came_close {
             self.pause_after_burst();
         }
+        self.begin_batch();
+        let handed = self.pass_on(most, each);
+        self.end_batch();
+        handed
+    }
+
+    /// Does the same as [`recv_batch`](Self::recv_batch), after its checks.
+    #[inline(always)]
+    fn pass_on<F: Flow>(
+        &mut self,
+        most: usize,
+        mut each: impl FnMut(Event<'_>) -> F,
+    ) -> Result<usize, RecvError> {
         let mut handed = 0;
         while handed < most {
             let (taken, is_over) = self.recv_messages((most - handed).min(BATCH), &mut each);
@@ -382,7 +406,9 @@ impl Subscriber {
             match self.try_recv()? {
                 Some(event) => {
                     handed += 1;
-                    if each(event).stops() {
+                    let border = Border::of(&event);
+                    let stops = each(event).stops();
+                    if stops || border.is_some_and(|border| self.has_changed_ring(border)) {
                         break;
                     }
                 }

@@ -58,6 +58,8 @@ pub(super) struct Past {
     /// During a search for the journal: the sequence that the subscriber needs, and the time at which the search began.
     sought: Option<(u64, Instant)>,
     pub(super) told: Told,
+    /// During a batch: the uuid of the ring to which the batch's messages belong.
+    pub(super) batch_ring: Option<[u64; 2]>,
 }
 
 /// The control records that were reported since the last message. The ring and the journal can have the same record, which must be reported
@@ -188,6 +190,7 @@ impl Past {
             absent_since: None,
             sought: None,
             told: Told::new(),
+            batch_ring: None,
         }
     }
 

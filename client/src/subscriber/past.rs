@@ -19,13 +19,15 @@
 
 use super::hosted::Hosted;
 use super::origin::{Missing, Past, STALL};
-use super::{Doubt, Outcome, Subscriber};
+use super::telling::MOST_LEFT_OUT;
+use super::{Buffer, Doubt, Outcome, Subscriber};
 use crate::journal::format::FileHeader;
-use crate::journal::{Entry, JournalControl, JournalError, Loss, Reader};
-use crate::message::{Event, Lapped, Message, RecvError};
+use crate::journal::{Entry, JournalControl, Loss, Reader};
+use crate::message::{Event, Message, RecvError};
 use crate::wait::Wait;
 use shmcast_layout::fault;
 use shmcast_layout::layout::charter::Verdict;
+use shmcast_layout::layout::geometry::{GRANULE, record_bytes};
 use shmcast_layout::layout::record::ControlRecord;
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
@@ -126,11 +128,17 @@ impl Subscriber {
     #[cold]
     #[inline(never)]
     pub(super) fn poll_past(&mut self, mut out: Option<&mut [u8]>) -> Result<Option<Outcome>, RecvError> {
+        let mut left_out = 0;
         let may_pass = loop {
+            if left_out >= MOST_LEFT_OUT {
+                self.stopped_early = true;
+                return Ok(None);
+            }
             let is_time = self.past_reader().is_none_or(Reader::is_between_frames);
             if is_time && let Some(live) = self.try_live(true)? {
                 return Ok(Some(live));
             }
+            let batch_ring = self.past.as_ref().and_then(|past| past.batch_ring);
             let Some(reader) = self.past.as_mut().and_then(|past| past.reader.as_mut()) else {
                 return self.give_up_past();
             };
@@ -143,24 +151,22 @@ impl Subscriber {
             match reader.next() {
                 Ok(Some(Entry::Message(message))) => {
                     let copied = copied(&message);
-                    let own;
-                    let to = match &mut out {
-                        Some(out) => &mut **out,
-                        None => {
-                            self.buffer.make_room(copied.length);
-                            own = self.buffer.payload_mut();
-                            own
-                        }
-                    };
-                    let available = to.len();
-                    let Some(to) = to.get_mut(..copied.length) else {
-                        reader.unread();
-                        return Err(RecvError::TooSmall { needed: copied.length, available });
-                    };
-                    to.copy_from_slice(message.payload);
-                    if let Some(told) = self.take_message(copied) {
-                        return Ok(Some(told));
+                    // A message that the caller did not ask for needs no room.
+                    if self.tags.as_ref().is_some_and(|tags| !tags.contains(copied.tag)) {
+                        self.take_message(copied);
+                        left_out += record_bytes(copied.length as u64);
+                        continue;
                     }
+                    let is_copied = copy_out(message.payload, out.as_deref_mut(), &mut self.buffer);
+                    let ring = reader.header().map(|file| file.ring.uuid);
+                    let is_of_next_batch = batch_ring.is_some() && batch_ring != ring;
+                    if is_of_next_batch || is_copied.is_err() {
+                        reader.unread();
+                        self.stopped_early |= is_of_next_batch;
+                        return is_copied.map(|()| None);
+                    }
+                    self.take_message(copied);
+                    return Ok(Some(Outcome::Message(copied)));
                 }
                 Ok(Some(Entry::Lost(loss))) => {
                     let resumed_at = loss.to + 1;
@@ -173,12 +179,13 @@ impl Subscriber {
                     if let Some(told) = self.take_control(control)? {
                         return Ok(Some(told));
                     }
+                    left_out += GRANULE;
                 }
                 Ok(None) => match self.at_the_end_of_the_past()? {
                     Some(told) => return Ok(told),
                     None => continue,
                 },
-                Err(e) => break matches!(e, JournalError::Os { .. }),
+                Err(e) => break e.is_passing(),
             }
         };
         if may_pass && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
@@ -204,12 +211,10 @@ impl Subscriber {
         self.past.as_ref()?.reader.as_ref()
     }
 
-    fn take_message(&mut self, copied: Copied) -> Option<Outcome> {
+    fn take_message(&mut self, copied: Copied) {
         self.reader.jump(Place::nowhere(copied.sequence + 1));
         self.note_progress();
         self.count(|page, place| page.received(1, place));
-        let is_asked_for = self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag));
-        is_asked_for.then_some(Outcome::Message(copied))
     }
 
     fn take_loss(&mut self, Loss { from, to, cause }: Loss) -> Outcome {
@@ -424,8 +429,7 @@ impl Subscriber {
         let resumed_at = self.next_sequence();
         (self.doubt, self.behind) = (self.doubt_after_jump(), None);
         let missed = resumed_at.saturating_sub(due);
-        self.count(|page, place| page.lapped(missed, place));
-        Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at })))
+        Some(self.tell_loss(missed, resumed_at))
     }
 
     /// Called if the next sequence is older than everything in the journal.
@@ -443,8 +447,7 @@ impl Subscriber {
             Err(_) => return self.give_up_past(),
         }
         self.reader.jump(Place::nowhere(resumed_at));
-        self.count(|page, place| page.lapped(missed, place));
-        Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at }))))
+        Ok(Some(self.tell_loss(missed, resumed_at)))
     }
 
     /// Reads ahead in the journal on a thread that can block, so that no other task waits for the disk.
@@ -458,6 +461,22 @@ impl Subscriber {
             let _ = tokio::task::spawn_blocking(ahead).await;
         }
     }
+}
+
+/// Copies a payload to `out`, or to the subscriber's own buffer.
+fn copy_out(payload: &[u8], out: Option<&mut [u8]>, own: &mut Buffer) -> Result<(), RecvError> {
+    let needed = payload.len();
+    let to = match out {
+        Some(out) => out,
+        None => {
+            own.make_room(needed);
+            own.payload_mut()
+        }
+    };
+    let available = to.len();
+    let to = to.get_mut(..needed).ok_or(RecvError::TooSmall { needed, available })?;
+    to.copy_from_slice(payload);
+    Ok(())
 }
 
 fn copied(message: &Message<'_>) -> Copied {

@@ -1,6 +1,7 @@
 //! Receives many messages in one call, as whole records. So programs in other languages need no call for each message.
 
 use super::{Buffer, Doubt, Outcome, Subscriber, note_latency};
+use crate::clock::Clock;
 use crate::message::{Event, Message, RecvError};
 use crate::wait::{Wait, Waiter};
 use shmcast_layout::layout::geometry::{RECORD_HEADER, record_bytes};
@@ -44,6 +45,8 @@ pub struct Records {
     /// The number of messages of the key that were left out, as in [`Message::conflated`]. One number is enough, because a message from the
     /// board is always alone in its batch.
     conflated: Option<u64>,
+    /// The clock of the ring to which the messages belong.
+    clock: Option<Clock>,
     event: Option<Event<'static>>,
 }
 
@@ -63,6 +66,7 @@ impl Records {
             messages: 0,
             first: 0,
             conflated: None,
+            clock: None,
             event: None,
         }
     }
@@ -101,6 +105,16 @@ impl Records {
     /// ```
     pub fn first_sequence(&self) -> u64 {
         self.first
+    }
+
+    /// The clock of the ring to which the messages belong, for their ages; `None` if there is no message. The event after the messages can
+    /// give the subscriber another clock.
+    ///
+    /// ```
+    /// assert!(shmcast::Records::with_room(4096).clock().is_none());
+    /// ```
+    pub fn clock(&self) -> Option<Clock> {
+        self.clock
     }
 
     /// The bytes of the records. They begin at a multiple of 64.
@@ -144,7 +158,7 @@ impl Records {
 
     fn clear(&mut self) {
         (self.bytes, self.messages, self.first, self.event) = (0, 0, 0, None);
-        self.conflated = None;
+        (self.conflated, self.clock) = (None, None);
     }
 
     fn room(&mut self) -> &mut [u8] {
@@ -152,25 +166,25 @@ impl Records {
     }
 
     /// Counts messages that were appended.
-    fn add(&mut self, messages: usize, bytes: usize, first: u64) {
+    fn add(&mut self, messages: usize, bytes: usize, first: u64, clock: Clock) {
         if self.messages == 0 && messages > 0 {
-            self.first = first;
+            (self.first, self.clock) = (first, Some(clock));
         }
         self.messages += messages;
         self.bytes += bytes;
     }
 
     /// Counts a message. The caller has copied the message's payload to its position after the other records.
-    fn push(&mut self, copied: &Copied) {
+    fn push(&mut self, copied: &Copied, clock: Clock) {
         put_header(self.room(), copied);
-        self.add(1, record_bytes(copied.length as u64) as usize, copied.sequence);
+        self.add(1, record_bytes(copied.length as u64) as usize, copied.sequence, clock);
     }
 
     /// Copies a message into an empty batch of records. The message's bytes are at the start of `payload`.
-    fn copy(&mut self, copied: &Copied, payload: &[u8]) {
+    fn copy(&mut self, copied: &Copied, payload: &[u8], clock: Clock) {
         self.buffer.make_room(copied.length);
         self.buffer.payload_mut()[..copied.length].copy_from_slice(&payload[..copied.length]);
-        self.push(copied);
+        self.push(copied, clock);
     }
 }
 
@@ -244,11 +258,11 @@ impl Subscriber {
                     return Ok(1);
                 }
                 ControlFlow::Break(Some(Outcome::Message(copied))) => {
-                    records.copy(&copied, self.buffer.payload());
+                    records.copy(&copied, self.buffer.payload(), self.clock());
                     return self.fill(most, records);
                 }
                 ControlFlow::Break(Some(Outcome::Board(copied, left_out))) => {
-                    records.copy(&copied, self.buffer.payload());
+                    records.copy(&copied, self.buffer.payload(), self.clock());
                     records.conflated = Some(left_out);
                     return Ok(1);
                 }
@@ -256,8 +270,15 @@ impl Subscriber {
         }
     }
 
-    /// Appends messages to `records`.
+    /// Appends messages of one ring to `records`.
     fn fill(&mut self, most: usize, records: &mut Records) -> Result<usize, RecvError> {
+        self.begin_batch();
+        let filled = self.append(most, records);
+        self.end_batch();
+        filled
+    }
+
+    fn append(&mut self, most: usize, records: &mut Records) -> Result<usize, RecvError> {
         while records.messages < most && records.bytes < records.limit {
             if self.doubt == Doubt::Board && records.messages > 0 {
                 break; // sequences on a board lie far apart
@@ -267,9 +288,9 @@ impl Subscriber {
                 break;
             }
             match self.poll_into(&mut records.room()[HEADER..]) {
-                Ok(Some(Outcome::Message(copied))) => records.push(&copied),
+                Ok(Some(Outcome::Message(copied))) => records.push(&copied, self.clock()),
                 Ok(Some(Outcome::Board(copied, left_out))) => {
-                    records.push(&copied);
+                    records.push(&copied, self.clock());
                     records.conflated = Some(left_out);
                     break;
                 }
@@ -303,7 +324,7 @@ impl Subscriber {
         let full = records.limit;
         let taken = self.reader.poll_records(most, &mut records.buffer.records()[records.bytes..full]);
         let before = records.messages;
-        records.add(taken.messages, taken.bytes, first);
+        records.add(taken.messages, taken.bytes, first, self.clock);
         self.note_passed();
         let Some(page) = self.page.as_ref().map(|page| &page.page).filter(|_| taken.messages > 0) else {
             return;

@@ -10,6 +10,10 @@ use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Copied, Poll};
 use shmcast_layout::sys::fork;
 
+/// The bytes of records that a poll leaves out at most before it returns to the caller, who can have a deadline or other tasks. A program
+/// leaves out that many in some 100 us.
+pub(super) const MOST_LEFT_OUT: u64 = 256 << 10;
+
 impl Subscriber {
     /// Refuses to work in a forked child, because the reader page and the attachment belong to the parent.
     #[inline(always)]
@@ -35,11 +39,13 @@ impl Subscriber {
     }
 
     /// Like [`receive`](Self::receive), but never waits, and is not optimized for speed. Skips records that cause no event, but does not
-    /// move to another ring. So this ring's properties, such as its clock, apply to all events that the caller takes in a row.
+    /// move to another ring. So this ring's properties, such as its clock, apply to all events that the caller takes in a row. Leaves out
+    /// messages of [`MOST_LEFT_OUT`] bytes or a little more at most, and then sets `stopped_early`.
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
         self.check_process()?;
         let moves = self.moves;
+        let start = self.reader.place().position;
         loop {
             if self.is_elsewhere() {
                 let told = self.poll_elsewhere(None)?;
@@ -59,7 +65,18 @@ impl Subscriber {
             if is_news || fault!("records_without_news_end_a_poll") {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
             }
+            if self.has_left_out_enough(start) {
+                return Ok(None);
+            }
         }
+    }
+
+    /// Whether this poll, which began at the position `start` of the ring, must end although there can be more.
+    #[inline]
+    fn has_left_out_enough(&mut self, start: u64) -> bool {
+        let is_enough = self.reader.place().position.wrapping_sub(start) >= MOST_LEFT_OUT;
+        self.stopped_early |= is_enough;
+        is_enough
     }
 
     /// Does the same as [`poll`](Self::poll), with a message's payload copied to the start of `buffer`.
@@ -69,6 +86,34 @@ impl Subscriber {
         let before = self.reader.place();
         let poll = self.reader.poll(buffer);
         self.go_on_into(before, poll, buffer)
+    }
+
+    /// Returns the result of a poll into a caller's buffer. A message that does not fit into this buffer is polled again, into this
+    /// subscriber's own buffer, if its tag can be one that the caller did not ask for. Such a message needs no room. `before` is the place
+    /// before the poll.
+    #[inline]
+    fn without_unasked(&mut self, before: Place, poll: Poll) -> Poll {
+        match (&self.tags, poll) {
+            (Some(_), Poll::TooSmall { .. }) => self.look_at_tag(before, poll),
+            _ => poll,
+        }
+    }
+
+    #[cold]
+    fn look_at_tag(&mut self, before: Place, too_small: Poll) -> Poll {
+        match self.reader.poll(self.buffer.payload_mut()) {
+            Poll::Message(copied) if self.asks_for(copied.tag) => {
+                self.reader.jump(before);
+                too_small
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the caller asked for messages with this tag.
+    #[inline]
+    pub(super) fn asks_for(&self, tag: u16) -> bool {
+        self.tags.as_ref().is_none_or(|tags| tags.contains(tag))
     }
 
     /// Does the same as [`poll_into`](Self::poll_into), after a first poll at the place `before`.
@@ -84,8 +129,9 @@ impl Subscriber {
             self.reader.jump(before);
             return self.poll_elsewhere(Some(buffer));
         }
-        let moves = self.moves;
+        let (moves, start) = (self.moves, before.position);
         loop {
+            poll = self.without_unasked(before, poll);
             let outcome = self.admit(before, poll, buffer.len())?;
             if outcome.is_none() && self.is_elsewhere() {
                 return self.poll_elsewhere(Some(buffer));
@@ -93,6 +139,9 @@ impl Subscriber {
             self.track_if_taken(poll, (before, moves), Some(buffer));
             if outcome.is_some() || self.reader.place() == before || self.moves != moves {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
+            }
+            if self.has_left_out_enough(start) {
+                return Ok(None);
             }
             before = self.reader.place();
             poll = self.reader.poll(buffer);
@@ -178,8 +227,7 @@ impl Subscriber {
             Poll::Empty => self.try_next_segment(),
             Poll::Message(copied) => {
                 self.note_received(copied.time);
-                let is_asked_for = self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag));
-                Ok(is_asked_for.then_some(Outcome::Message(copied)))
+                Ok(self.asks_for(copied.tag).then_some(Outcome::Message(copied)))
             }
             other => self.tell_rare(other, available),
         }

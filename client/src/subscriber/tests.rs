@@ -130,3 +130,32 @@ fn a_death_is_told_behind_what_nobody_has_polled_for_yet() {
     assert!(gone(&mut subscriber), "and then at once");
     assert!(!gone(&mut subscriber), "once");
 }
+
+/// The reader of a board cannot always read it, and is then told of a loss. The board still counts the messages that are lost.
+#[test]
+fn a_loss_that_was_told_is_not_counted_once_more_by_the_board() {
+    let dir = tempfile::tempdir().unwrap();
+    let publisher = crate::Publisher::builder("t").dir(dir.path()).capacity(CAPACITY);
+    let mut publisher = publisher.board(crate::BoardSpec::new(0..1).keys(8).value(64)).open().unwrap();
+    let mut reader = Subscriber::builder("t").dir(dir.path()).conflate().open().unwrap();
+    let mut publish =
+        |count: u64| (0..count).for_each(|n| _ = publisher.publish(&[n as u8 % 5; 40]).unwrap());
+    publish(3_000);
+    let told = reader.skip_in_ring().unwrap();
+    let Some(Outcome::Other(Event::Lapped(Lapped { missed, .. }))) = told else { panic!("no loss") };
+    publish(3_000);
+    let (mut received, mut left_out, mut lost) = (0, 0, missed);
+    while let Some(event) = reader.try_recv().unwrap() {
+        match event {
+            Event::Message(message) => {
+                received += 1;
+                left_out += message.conflated.unwrap_or(0);
+            }
+            Event::Lapped(lapped) => lost += lapped.missed,
+            Event::Live { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(received > 0 && lost > missed);
+    assert_eq!(received + left_out + lost, 6_000, "{received} received, {left_out} left out, {lost} lost");
+}

@@ -257,6 +257,7 @@ impl Turns {
                 return Ok(Some(found));
             }
             match self.wait {
+                _ if stopped_early(subscribers) => {}
                 Wait::Park => match self.rest(subscribers)? {
                     Rest::Found(found) => return Ok(Some(found)),
                     Rest::None => {}
@@ -269,7 +270,7 @@ impl Turns {
                     if !waiter.idle(wait) {
                         continue;
                     }
-                    if let Some(found) = look(subscribers)? {
+                    if let Some(found) = self.look(subscribers)? {
                         return Ok(Some(found));
                     }
                 }
@@ -292,9 +293,13 @@ impl Turns {
             if let Some(found) = self.poll(subscribers)? {
                 return Ok(found);
             }
+            if stopped_early(subscribers) {
+                tokio::task::yield_now().await;
+                continue;
+            }
             match self.rest(subscribers)? {
                 Rest::Found(found) => return Ok(found),
-                Rest::None => {}
+                Rest::None => tokio::task::yield_now().await,
                 Rest::Nap(limit) => {
                     let _nap = Nap(self, &*subscribers);
                     match &self.bells {
@@ -325,12 +330,30 @@ impl Turns {
         Ok(None)
     }
 
+    /// Makes the checks that an empty poll does not make, for each subscriber. Begins after the subscriber that was polled last, and ends at
+    /// the first event or error. So a subscriber that fails each time does not hide the events of the others.
+    #[cold]
+    fn look<S: Lent + ?Sized>(&mut self, subscribers: &mut S) -> Result<Option<Found>, SelectError> {
+        let count = subscribers.count();
+        for step in 0..count {
+            let index = (self.next + step) % count;
+            let told = subscribers.subscriber_mut(index).look();
+            if matches!(told, Ok(None)) {
+                continue;
+            }
+            self.next = index + 1;
+            let told = told.map_err(|source| SelectError { index, source })?;
+            return Ok(told.map(|outcome| (index, outcome)));
+        }
+        Ok(None)
+    }
+
     /// Decides how to wait for the next event. Called after a poll that found nothing. Before this function returns [`Rest::Nap`], it does
     /// three things for every subscriber that can be woken: it announces the position at which the subscriber sleeps, polls it once more,
     /// and sends a byte to the daemon's waker.
     #[cold]
     fn rest<S: Lent + ?Sized>(&mut self, subscribers: &mut S) -> Result<Rest, SelectError> {
-        if let Some(found) = look(subscribers)? {
+        if let Some(found) = self.look(subscribers)? {
             return Ok(Rest::Found(found));
         }
         if each(subscribers).any(Subscriber::is_leaving) {
@@ -348,7 +371,9 @@ impl Turns {
         let before = moves(subscribers);
         let found = self.poll(subscribers);
         // A subscriber that has moved to another segment has not polled there yet.
-        let is_leaving = each(subscribers).any(Subscriber::is_leaving) || moves(subscribers) != before;
+        let is_leaving = each(subscribers).any(Subscriber::is_leaving)
+            || moves(subscribers) != before
+            || stopped_early(subscribers);
         if found.as_ref().is_ok_and(Option::is_none) && !is_leaving {
             parked(subscribers).for_each(Parking::ring);
             return Ok(Rest::Nap(longest));
@@ -388,17 +413,13 @@ fn lend<S: Lent + ?Sized>(subscribers: &S, (index, outcome): Found) -> (usize, E
     (index, subscribers.subscriber(index).lend(outcome))
 }
 
-/// Makes the checks that an empty poll does not make, for each subscriber.
-#[cold]
-fn look<S: Lent + ?Sized>(subscribers: &mut S) -> Result<Option<Found>, SelectError> {
+/// Whether a subscriber must be polled again without a sleep, because its last poll left out many messages and ended early.
+fn stopped_early<S: Lent + ?Sized>(subscribers: &mut S) -> bool {
+    let mut any = false;
     for index in 0..subscribers.count() {
-        let told =
-            subscribers.subscriber_mut(index).look().map_err(|source| SelectError { index, source })?;
-        if let Some(outcome) = told {
-            return Ok(Some((index, outcome)));
-        }
+        any |= subscribers.subscriber_mut(index).take_stopped_early();
     }
-    Ok(None)
+    any
 }
 
 /// A nap of all subscribers. The nap ends when this value is dropped, also when the future that waits is dropped.

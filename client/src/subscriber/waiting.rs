@@ -96,6 +96,10 @@ impl Subscriber {
         deadline: Option<Instant>,
         out: Option<&mut [u8]>,
     ) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
+        // Only a subscriber that checks each message leaves messages out.
+        if self.is_checked && self.take_stopped_early() {
+            return self.look_up(deadline);
+        }
         if !matches!(self.wait, Wait::Burst | Wait::Sleep(_) | Wait::Park) {
             self.avoid_contention();
         }
@@ -114,6 +118,11 @@ impl Subscriber {
             }
         };
         if is_time_to_look { self.look_up(deadline) } else { Ok(ControlFlow::Continue(())) }
+    }
+
+    /// Whether the caller must poll again without a sleep, because the last poll left out many messages and ended early.
+    pub(super) fn take_stopped_early(&mut self) -> bool {
+        std::mem::take(&mut self.stopped_early)
     }
 
     /// Makes the checks that polls do not make. If they find an event, or if the deadline has passed, ends the wait.
@@ -168,6 +177,9 @@ impl Subscriber {
             if limit.is_zero() {
                 return self.look();
             }
+            if self.take_stopped_early() {
+                continue;
+            }
             match self.rest(out.as_deref_mut())? {
                 Rest::Found(outcome) => return Ok(Some(outcome)),
                 Rest::None => {}
@@ -186,9 +198,13 @@ impl Subscriber {
             if let Some(outcome) = self.poll()? {
                 return Ok(outcome);
             }
+            if self.take_stopped_early() {
+                tokio::task::yield_now().await;
+                continue;
+            }
             match self.rest(None)? {
                 Rest::Found(outcome) => return Ok(outcome),
-                Rest::None => {}
+                Rest::None => tokio::task::yield_now().await,
                 Rest::Pause => tokio::time::sleep(ALONE).await,
                 Rest::Nap => self.parking.as_ref().expect("naps are for those who park").nap().await,
             }
@@ -217,8 +233,9 @@ impl Subscriber {
         }
         let moves = self.moves;
         let found = self.poll_to(out);
+        let is_waiting = !self.is_leaving() && self.moves == moves && !self.take_stopped_early();
         let parking = self.parking.as_ref().expect("looked at above");
-        if found.as_ref().is_ok_and(Option::is_none) && !self.is_leaving() && self.moves == moves {
+        if found.as_ref().is_ok_and(Option::is_none) && is_waiting {
             parking.ring();
             return Ok(Rest::Nap);
         }
@@ -238,9 +255,9 @@ impl Subscriber {
         true
     }
 
-    /// Whether the next poll continues in another segment.
+    /// Whether the next poll continues in another segment. A reader of the journal or the board stays there, and can have to wait there.
     pub(super) fn is_leaving(&self) -> bool {
-        self.hosted.as_ref().is_some_and(|hosted| hosted.may_go_on())
+        !self.is_elsewhere() && self.hosted.as_ref().is_some_and(|hosted| hosted.may_go_on())
     }
 
     /// Makes the checks that empty polls do not make.

@@ -8,7 +8,7 @@ use super::Serde;
 use super::schema::{Codec, Schema, check, schema};
 use crate::error::{ChannelError, SchemaId};
 use crate::owned::OwnedEvent;
-use crate::subscriber::SubscriberBuilder;
+use crate::subscriber::{Border, SubscriberBuilder};
 use shmcast_layout::ring::reader::Flow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -194,13 +194,31 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
     pub fn recv_batch<F: Flow>(
         &mut self,
         most: usize,
+        each: impl FnMut(Event<T>) -> F,
+    ) -> Result<usize, RecvError> {
+        self.untyped.begin_batch();
+        let handed = self.pass_on(most, each);
+        self.untyped.end_batch();
+        handed
+    }
+
+    #[inline]
+    fn pass_on<F: Flow>(
+        &mut self,
+        most: usize,
         mut each: impl FnMut(Event<T>) -> F,
     ) -> Result<usize, RecvError> {
         let mut handed = 0;
         while handed < most {
             let Some(event) = self.try_recv()? else { break };
             handed += 1;
-            if each(event).stops() {
+            let border = match event {
+                Event::Restarted => Some(Border::Restarted),
+                Event::Live { .. } => Some(Border::Live),
+                _ => None,
+            };
+            let stops = each(event).stops();
+            if stops || border.is_some_and(|border| self.untyped.has_changed_ring(border)) {
                 break;
             }
         }

@@ -1,8 +1,8 @@
 //! The interface that a publishing or receiving program relies on, with one channel and one process at a time. Loss,
 //! seeking and successors are in `stream.rs`, files in `files.rs`, other processes in `crash.rs`.
 
-use crate::support::{SMALL, drain, is_silent, publisher, subscriber};
-use shmcast::{ChannelError, Event, Mark, PublishError, RecvError, TooLarge, Wait};
+use crate::support::{SMALL, drain, is_silent, publisher, rare, subscriber};
+use shmcast::{ChannelError, EndWatch, Event, Mark, PublishError, RecvError, Start, TooLarge, Wait};
 use shmcast_testkit::scratch;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -324,4 +324,19 @@ fn a_value_that_does_not_fit_publishes_nothing() {
     assert_eq!((m.sequence, m.decode::<(&str, u8)>().unwrap()), (1, ("short", 1)));
     let Some(Event::Message(m)) = subscriber.try_recv().unwrap() else { panic!("no message") };
     assert!(matches!(m.decode::<(&str, u8)>(), Err(shmcast::DecodeError::Postcard { sequence: 2, .. })));
+}
+
+#[test]
+fn the_end_of_a_publisher_that_was_waited_for_counts() {
+    let dir = scratch();
+    let mut reader = subscriber(dir.path())
+        .open_while(|| {
+            drop(publisher(dir.path()).capacity(SMALL).open().unwrap());
+            true
+        })
+        .unwrap();
+    let mut end = EndWatch::of(&reader, Start::Latest);
+    assert_eq!(rare(&mut reader), Event::End);
+    end.note(&Event::End);
+    assert!(end.is_over(&reader));
 }

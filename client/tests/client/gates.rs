@@ -62,6 +62,33 @@ fn expect_all(subscriber: &mut Subscriber, due: &mut u64, most: usize) {
     }
 }
 
+/// A program can wait for its gate before it publishes anything.
+#[test]
+fn gates_say_what_is_so_now() {
+    let dir = scratch();
+    let publisher = gated(dir.path(), Gate::new("risk").refuse());
+    for _ in 0..3 {
+        assert_eq!((only(&publisher).state, only(&publisher).pid), (GateState::Absent, None));
+        let reader = risk(dir.path()).open().unwrap();
+        assert_eq!(only(&publisher).state, GateState::InForce);
+        assert_eq!(only(&publisher).pid, Some(u64::from(std::process::id())));
+        drop(reader);
+    }
+}
+
+/// Tools show no gate in force if nobody waits for it.
+#[test]
+fn a_gate_without_a_publisher_is_not_in_force() {
+    let dir = scratch();
+    let mut publisher = gated(dir.path(), Gate::new("risk"));
+    let _reader = risk(dir.path()).open().unwrap();
+    fill(&mut publisher, &[1; 100]);
+    let state = || Directory::at(dir.path()).channel("t").unwrap().status().gates[0].state.clone();
+    assert_eq!(state(), "in-force");
+    drop(publisher);
+    assert_eq!(state(), "joining");
+}
+
 /// Every size, with pads at the end of each lap, by every way to receive.
 #[test]
 fn a_gated_reader_misses_nothing_and_the_ring_is_used_up_to_the_lag() {

@@ -2,7 +2,7 @@
 //! daemon's tests.
 
 use crate::support::SMALL;
-use shmcast::{Event, Lapped, Mark, Publisher, Select, Start, Subscriber, Turns, Wait};
+use shmcast::{Event, Lapped, Mark, Publisher, RecvError, Select, Start, Subscriber, Turns, Wait};
 use shmcast_testkit::{PATIENCE, scratch};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -345,4 +345,76 @@ fn losses_are_told_whatever_the_tag_of_what_was_lost() {
     }
     assert!(start.elapsed() < PATIENCE);
     publishing.join().unwrap();
+}
+
+#[test]
+fn a_message_whose_tag_nobody_asked_for_needs_no_room() {
+    let dir = scratch();
+    let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(SMALL).open().unwrap();
+    let mut publish = |tag: u16, bytes: usize| {
+        publisher.publish_with(&vec![tag as u8; bytes], Mark { tag, key: false }).unwrap();
+    };
+    let mut subscriber = Subscriber::builder("t").dir(dir.path()).tags([7]).open().unwrap();
+    let mut buffer = [0; 64];
+    publish(1, 500);
+    publish(7, 8);
+    let event = subscriber.try_recv_into(&mut buffer).unwrap();
+    assert!(matches!(event, Some(Event::Message(m)) if m.sequence == 2 && m.payload == [7; 8]));
+    publish(1, 500);
+    publish(1, 65);
+    publish(7, 500);
+    let too_small = Err(RecvError::TooSmall { needed: 500, available: 64 });
+    assert_eq!(subscriber.recv_into(&mut buffer), too_small);
+    assert_eq!(subscriber.next_sequence(), 5, "the message is still the next one");
+    let mut large = [0; 500];
+    let event = subscriber.recv_into(&mut large).unwrap();
+    assert!(matches!(event, Event::Message(m) if m.sequence == 5 && m.payload == [7; 500]));
+}
+
+#[test]
+fn a_call_leaves_out_a_limited_number_of_messages_and_keeps_its_deadline() {
+    const MESSAGES: u64 = 20_000;
+    for wait in [Wait::Spin, Wait::Yield, Wait::Sleep(Duration::from_secs(3600)), Wait::Park] {
+        let dir = scratch();
+        let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(4 << 20).open().unwrap();
+        let builder = Subscriber::builder("t").dir(dir.path()).tags([7]);
+        // Nobody wakes a reader of a file. A select that parks looks every millisecond.
+        let own = if wait == Wait::Park { Wait::Yield } else { wait };
+        let mut subscriber = builder.wait(own).open().unwrap();
+        for _ in 0..MESSAGES {
+            tagged(&mut publisher, 1);
+        }
+        assert_eq!(subscriber.recv_deadline(Instant::now()).unwrap(), None, "{wait:?}");
+        let next = subscriber.next_sequence();
+        assert!(next > 1 && next < MESSAGES, "{wait:?}: {next}");
+        // A wait goes on without a sleep.
+        tagged(&mut publisher, 7);
+        let event = subscriber.recv_deadline(Instant::now() + PATIENCE).unwrap();
+        assert!(matches!(event, Some(Event::Message(m)) if m.sequence == MESSAGES + 1), "{wait:?}");
+        let mut select = select(wait, vec![subscriber]);
+        for _ in 0..MESSAGES {
+            tagged(&mut publisher, 1);
+        }
+        tagged(&mut publisher, 7);
+        assert_eq!(select.recv_deadline(Instant::now()).unwrap(), None, "{wait:?}");
+        let event = select.recv_deadline(Instant::now() + PATIENCE).unwrap();
+        assert!(matches!(event, Some((0, Event::Message(m))) if m.sequence == 2 * MESSAGES + 2), "{wait:?}");
+    }
+}
+
+#[test]
+fn a_subscriber_that_fails_does_not_hide_the_failures_of_the_others() {
+    let dir = scratch();
+    let (_publishers, subscribers) = ends(dir.path(), 3);
+    let mut select = select(Wait::Yield, subscribers);
+    for name in ["t0", "t2"] {
+        std::fs::remove_dir_all(dir.path().join(name)).unwrap();
+    }
+    let mut failed = [false; 3];
+    for _ in 0..6 {
+        let error = select.recv_deadline(Instant::now()).unwrap_err();
+        assert_eq!(error.source, RecvError::Superseded);
+        failed[error.index] = true;
+    }
+    assert_eq!(failed, [true, false, true]);
 }

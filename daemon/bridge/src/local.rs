@@ -186,6 +186,18 @@ impl Local {
     }
 }
 
+/// If a gate holds up the end, the stream stays open. A publisher that closes by itself would wait for the gate.
+impl Drop for Local {
+    fn drop(&mut self) {
+        if !std::thread::panicking()
+            && !self.close()
+            && let Some(publisher) = self.publisher.take()
+        {
+            publisher.leave_open();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,6 +289,20 @@ mod tests {
             (other.try_recv().unwrap(), slow.try_recv().unwrap()),
             (Some(Event::End), Some(Event::End))
         );
+    }
+
+    #[test]
+    fn a_channel_that_is_left_waits_for_no_gate() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut local, _slow, mut other) =
+            local(&dir, Gate::new("g").refuse().wait(Duration::from_secs(3_600)));
+        let next = fill(&mut local, 1);
+        let publisher = local.publisher.as_mut().unwrap();
+        while publisher.try_make_way().is_ok() {
+            publisher.session(*b"another on").unwrap();
+        }
+        drop(local);
+        assert_eq!((read(&mut other, 1), other.try_recv().unwrap()), (next, None), "the stream stays open");
     }
 
     #[test]

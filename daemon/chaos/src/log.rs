@@ -86,6 +86,19 @@ pub enum Fact {
         #[serde(default)]
         refused: bool,
     },
+    /// The subscription uses this gate and the channel's board as said here.
+    Joined { gate: Option<String>, conflates: bool },
+    /// A reader received a correct message of the board, of `length` bytes. `conflated` older messages of its key were left out.
+    Newest { sequence: u64, message: Identity, length: usize, conflated: u64 },
+    /// A reader received the substitute for a message that removed the key with this number.
+    Forgotten { sequence: u64, key: u32 },
+    /// A process has searched a channel's board for a key, since `began`. `found` is `None` if the key is not on the board.
+    Looked { channel: String, began: Time, key: u32, found: Option<Found>, error: Option<String> },
+    /// The gates of a publisher, as it knows them now.
+    Gates { gates: Vec<GateFigures> },
+    /// A gate refused `count` messages of a publisher. The last refused call began at `last`. With `tried`, the calls were those that never
+    /// wait.
+    Refused { gate: String, tried: bool, count: u32, last: Time },
     /// A reader received `count` correct messages in a row, from `first` on. They have `bytes` bytes of payload together. `old` of them
     /// have a publish time that is long past.
     Got {
@@ -146,6 +159,42 @@ pub enum Fact {
     Nothing { next: u64, lag: u64 },
     /// A reader no longer searches for the last message.
     Finished { found: bool },
+}
+
+/// The result of a search for a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The sequence of the key's newest message.
+    pub sequence: u64,
+    /// The message; `None` if the board does not have it.
+    pub message: Option<Identity>,
+    /// Whether the board has the message, but its bytes are wrong.
+    pub is_odd: bool,
+    /// The number of messages of the key.
+    pub count: u64,
+}
+
+/// The figures of a gate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateFigures {
+    /// The gate's name.
+    pub gate: String,
+    /// The largest lag of the gate's reader, in bytes.
+    pub lag: u64,
+    /// Whether the gate refuses messages after the wait.
+    pub refuse: bool,
+    /// The state, as tools name it.
+    pub state: String,
+    /// The process that holds the gate.
+    pub pid: Option<u64>,
+    /// Messages that waited.
+    pub held: u64,
+    /// The number of times that the gate was dropped.
+    pub dropped: u64,
+    /// Messages that were refused after a wait.
+    pub refused: u64,
+    /// Messages that were refused by calls that never wait.
+    pub turned_away: u64,
 }
 
 /// An action or an observation of the runner.

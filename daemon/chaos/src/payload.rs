@@ -5,6 +5,7 @@
 //! the successor of the previous message. All bytes also depend on the channel, the length, the tag and the key flag. So a change of any of
 //! these is noticed.
 
+use crate::keys::Keys;
 use serde::{Deserialize, Serialize};
 
 /// The size of the head in bytes: publisher, counter, tag, key flag, check.
@@ -51,7 +52,7 @@ impl Identity {
         Self { counter: self.counter.wrapping_add(1), ..self }
     }
 
-    fn hash(self, salt: u64) -> u64 {
+    pub(crate) fn hash(self, salt: u64) -> u64 {
         mix(u64::from(self.publisher) << 32 | u64::from(self.counter), salt)
     }
 
@@ -88,7 +89,7 @@ pub fn total_bytes(first: Identity, count: u32, sizes: Sizes, largest: usize) ->
 /// Writes the content of the message to `out`.
 pub fn fill(channel: &str, who: Identity, marks: Marks, out: &mut [u8]) {
     let seed = seed(channel, who, marks, out.len());
-    let mut rest = out;
+    let mut rest = &mut *out;
     if rest.len() >= HEAD {
         let (head, tail) = rest.split_at_mut(HEAD);
         head[..4].copy_from_slice(&who.publisher.to_le_bytes());
@@ -100,6 +101,9 @@ pub fn fill(channel: &str, who: Identity, marks: Marks, out: &mut [u8]) {
     }
     for (at, piece) in rest.chunks_mut(8).enumerate() {
         piece.copy_from_slice(&word(seed, at).to_le_bytes()[..piece.len()]);
+    }
+    if let Some(keys) = Keys::of(channel) {
+        keys.write(who, out);
     }
 }
 
@@ -121,6 +125,11 @@ pub fn recognise(channel: &str, before: Option<Identity>, marks: Marks, bytes: &
     } else {
         return None;
     };
+    if Keys::of(channel).is_some_and(|keys| bytes.len() >= keys.end) {
+        let mut right = vec![0; bytes.len()];
+        fill(channel, who, marks, &mut right);
+        return (right == bytes).then_some(who);
+    }
     let seed = seed(channel, who, marks, bytes.len());
     let body = if bytes.len() >= HEAD { &bytes[HEAD..] } else { bytes };
     let is_right =

@@ -1,10 +1,10 @@
 //! The folder of a stream, within a journal's directory on a real file system.
 
 use crate::complete::Complete;
-use crate::core::{Io, Memory, Pages, Step, Stretch, Volume};
+use crate::core::{Io, Memory, Pages, Step, Stretch};
 use crate::error::RecordError;
-use crate::names::is_named;
-use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags, stat, statat};
+use crate::names::{found, is_named, place};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fstat, stat, statat};
 use rustix::io::{Errno, ReadWriteFlags};
 use shmcast::StreamId;
 use shmcast::hosting::fault;
@@ -13,18 +13,16 @@ use shmcast::journal::{Journal, JournalLock, Streams, folder_of, take_lock};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::num::NonZeroU64;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+/// The name of a folder's lock.
+const LOCK: &str = "lock";
 /// Only the recorder's user is allowed to read the recorded messages.
 const PRIVATE: u32 = 0o600;
 /// Greatest number of parts of one vectored write.
 const PARTS: usize = 1024;
-/// Number of bytes that the disk is asked to read ahead.
-const AHEAD: u64 = 1 << 20;
 /// Greatest number of pages of one direct write.
 const PAGES: usize = 256;
 /// The greatest number of parts of a write that are in progress at the same time.
@@ -36,8 +34,10 @@ const TMPFS: u64 = 0x0102_1994;
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    handle: File,
+    pub(crate) handle: File,
     _lock: JournalLock,
+    /// Device and number of the lock's file.
+    locked: (u64, u64),
     /// The number that the stream's first file will have, if the stream has no file yet.
     first_number: u64,
     open: Mutex<BTreeMap<u64, (String, Arc<File>)>>,
@@ -56,13 +56,13 @@ impl Directory {
     pub fn lock(path: &Path, io: Io) -> io::Result<Self> {
         make(path)?;
         let handle = open_directory(path)?;
-        let lock = at(&handle, "lock", OFlags::RDWR | OFlags::CREATE)?;
-        let lock = take_lock(lock)?.ok_or(io::ErrorKind::WouldBlock)?;
+        let (lock, locked) = lock_of(&handle)?;
         let is_direct = io == Io::Direct && takes_direct(&handle)?;
         Ok(Self {
             path: path.to_owned(),
             handle,
             _lock: lock,
+            locked,
             first_number: 1,
             open: Mutex::default(),
             complete: Complete::default(),
@@ -113,9 +113,20 @@ impl Directory {
     /// Removes the spare file, if no message was written to it.
     ///
     /// # Errors
-    /// The system's error.
+    /// The system's error. Also an error if the lock's file has lost its name, because the spare file can be another recorder's.
     pub(crate) fn remove_spare(&self) -> io::Result<()> {
+        if !self.is_locked()? {
+            return Err(io::Error::other(format!("the file {LOCK} was removed or moved")));
+        }
         remove(&self.handle, SPARE)
+    }
+
+    /// Whether the lock's file still has its name. Otherwise another recorder can lock another file of this name.
+    ///
+    /// # Errors
+    /// The system's error, if the name cannot be looked up.
+    fn is_locked(&self) -> io::Result<bool> {
+        Ok(found(statat(&self.handle, LOCK, AtFlags::SYMLINK_NOFOLLOW))? == Some(self.locked))
     }
 
     fn files(&self) -> MutexGuard<'_, BTreeMap<u64, (String, Arc<File>)>> {
@@ -127,11 +138,14 @@ impl Directory {
         found.ok_or_else(|| io::Error::other(format!("file {number} is closed")))
     }
 
-    /// Checks that the path still leads to this directory, and that each open file still has its name. Otherwise nobody can read the new
-    /// records. Complete files are compared with the folder only when a file is completed.
+    /// Checks that the path still leads to this directory, and that the lock and each open file still have their names. Otherwise nobody
+    /// can read the new records, or another recorder can write here. Complete files are compared with the folder only when a file is completed.
     pub(crate) fn check_names(&self) -> Result<(), RecordError> {
         if !is_named(&self.handle, stat(&self.path)).map_err(self.os())? {
             return Err(self.moved("the directory".to_owned()));
+        }
+        if !self.is_locked().map_err(self.os())? {
+            return Err(self.moved(format!("its file {LOCK}")));
         }
         // Retention might have removed a file, and not noted this yet.
         let Some(_turn) = self.complete.try_turn() else { return Ok(()) };
@@ -297,7 +311,7 @@ fn takes_direct(directory: &File) -> io::Result<bool> {
     if rustix::fs::fstatfs(directory)?.f_type as u64 == TMPFS {
         return Ok(false);
     }
-    match at(directory, "lock", OFlags::RDONLY | OFlags::DIRECT) {
+    match at(directory, LOCK, OFlags::RDONLY | OFlags::DIRECT) {
         Err(error) if is_invalid(&error) => Ok(false),
         opened => opened.map(|_| true),
     }
@@ -305,6 +319,19 @@ fn takes_direct(directory: &File) -> io::Result<bool> {
 
 fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
+}
+
+/// Takes the lock of a folder. Returns the lock with the device and the number of its file.
+fn lock_of(folder: &File) -> io::Result<(JournalLock, (u64, u64))> {
+    loop {
+        let file = at(folder, LOCK, OFlags::RDWR | OFlags::CREATE)?;
+        let own = place(&fstat(&file)?);
+        let lock = take_lock(file)?.ok_or(io::ErrorKind::WouldBlock)?;
+        // The file might have been removed before it was locked. The next recorder would then lock another file.
+        if found(statat(folder, LOCK, AtFlags::SYMLINK_NOFOLLOW))? == Some(own) {
+            return Ok((lock, own));
+        }
+    }
 }
 
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
@@ -340,7 +367,7 @@ pub(crate) fn at(directory: &File, name: &str, flags: OFlags) -> io::Result<File
     Ok(rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(PRIVATE))?.into())
 }
 
-fn write_all(file: &File, mut offset: u64, parts: &[&[u8]], durable: bool) -> io::Result<()> {
+pub(crate) fn write_all(file: &File, mut offset: u64, parts: &[&[u8]], durable: bool) -> io::Result<()> {
     let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut rest = &mut slices[..];
@@ -356,94 +383,6 @@ fn write_all(file: &File, mut offset: u64, parts: &[&[u8]], durable: bool) -> io
         IoSlice::advance_slices(&mut rest, written);
     }
     Ok(())
-}
-
-/// A directory whose files recovery opens by name.
-#[derive(Debug)]
-pub struct ByName<'a> {
-    directory: &'a Directory,
-    /// The file that was used last.
-    open: Option<(String, File)>,
-    /// The offset up to which the disk was asked to read ahead.
-    told: u64,
-}
-
-impl<'a> ByName<'a> {
-    /// Gives recovery access to the files of a directory.
-    pub const fn new(directory: &'a Directory) -> Self {
-        Self { directory, open: None, told: 0 }
-    }
-
-    fn file(&mut self, name: &str) -> io::Result<&File> {
-        let file = match self.open.take() {
-            Some(open) if open.0 == name => open,
-            _ => {
-                self.told = 0;
-                (name.to_owned(), at(&self.directory.handle, name, OFlags::RDWR)?)
-            }
-        };
-        Ok(&self.open.insert(file).1)
-    }
-}
-
-impl Volume for ByName<'_> {
-    fn list(&mut self) -> io::Result<Vec<String>> {
-        let entries = std::fs::read_dir(&self.directory.path)?;
-        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
-    }
-
-    fn size(&mut self, name: &str) -> io::Result<u64> {
-        Ok(self.file(name)?.metadata()?.len())
-    }
-
-    fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let told = if self.open.as_ref().is_some_and(|open| open.0 == name) { self.told } else { 0 };
-        let file = self.file(name)?;
-        let end = offset + bytes.len() as u64;
-        let is_on_its_way = told > 0 && end.abs_diff(told) <= AHEAD;
-        if is_on_its_way && end + AHEAD / 2 > told {
-            // The disk reads the next bytes while the present bytes are processed.
-            let _ = rustix::fs::fadvise(file, told, NonZeroU64::new(AHEAD), Advice::WillNeed);
-            self.told = told + AHEAD;
-        } else if !is_on_its_way {
-            self.told = end;
-        }
-        self.file(name)?.read_exact_at(bytes, offset)
-    }
-
-    fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let file = at(&self.directory.handle, name, OFlags::RDWR | OFlags::CREATE)?;
-        write_all(&file, offset, &[bytes], false)
-    }
-
-    fn sync(&mut self, name: &str) -> io::Result<()> {
-        self.file(name)?.sync_all()
-    }
-
-    fn forget(&mut self, name: &str) {
-        if let Ok(file) = self.file(name) {
-            // This is only a hint. If the file system ignores the hint, later reads come from the cache.
-            let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
-        }
-    }
-
-    fn truncate(&mut self, name: &str, size: u64) -> io::Result<()> {
-        self.file(name)?.set_len(size)
-    }
-
-    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
-        self.open = None;
-        Ok(rustix::fs::renameat(&self.directory.handle, from, &self.directory.handle, to)?)
-    }
-
-    fn remove(&mut self, name: &str) -> io::Result<()> {
-        self.open = None;
-        Ok(rustix::fs::unlinkat(&self.directory.handle, name, rustix::fs::AtFlags::empty())?)
-    }
-
-    fn sync_directory(&mut self) -> io::Result<()> {
-        self.directory.handle.sync_all()
-    }
 }
 
 #[cfg(test)]

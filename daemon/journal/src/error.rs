@@ -75,19 +75,36 @@ pub enum RecordError {
     Locate(#[from] LocateError),
     /// The disk did not accept the last messages. These messages stay unrecorded, unless another recorder still finds them in the ring
     /// later.
-    #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded", path.display())]
+    #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded{}", path.display(), because(last.as_ref()))]
     Unwritten {
         /// The directory.
         path: PathBuf,
         /// The number of messages that were read but not written, or that are still in the ring. This number can be up to 64 too low.
         lost: u64,
+        /// Whether the channel was restarted meanwhile. Then no later recorder finds these messages.
+        is_over: bool,
+        /// The last error of the disk that was not reported yet, with the name of the failed operation.
+        last: Option<(&'static str, io::Error)>,
     },
 }
 
+fn because(last: Option<&(&'static str, io::Error)>) -> String {
+    last.map_or_else(String::new, |(what, error)| format!(" ({what}: {error})"))
+}
+
 impl RecordError {
-    /// Whether the channel was restarted. If so, the journal has the whole previous stream, and the new stream needs a separate folder.
+    /// Whether the channel was restarted. If so, the new stream needs a separate folder. The journal has the whole previous stream, unless
+    /// this is [`Unwritten`](Self::Unwritten).
     pub fn is_restart(&self) -> bool {
-        matches!(self, Self::Restarted | Self::Receive(RecvError::Superseded))
+        matches!(
+            self,
+            Self::Restarted | Self::Receive(RecvError::Superseded) | Self::Unwritten { is_over: true, .. }
+        )
+    }
+
+    /// Whether messages that were read are not in the journal.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::Unwritten { .. } | Self::Moved { .. })
     }
 
     /// Whether the system refused a thread or memory. Another attempt might succeed soon.

@@ -135,7 +135,7 @@ impl Excess<'_> {
         let (mut kept, mut at, mut bytes, mut gain) = (0, 0, 0, 0);
         while let Some(file) = files.get(at) {
             let next = files.get(at + 1);
-            let is_over = !is_recorded || next.is_some_and(|next| is_over(file, next));
+            let is_over = !is_recorded || next.is_some() && is_over(file, &files[at + 1..]);
             let since = over_at(&files[at..], over_ns, self.wall_ns);
             let is_due = self.is_due(since, held(&holds, next).next().is_some());
             if !is_over || !(is_due || self.lacking > 0) {
@@ -236,8 +236,8 @@ fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     later.into_iter().find(has_been).unwrap_or(wall_ns).max(begun)
 }
 
-/// Whether a file is complete. Then the file has a trailer, or it was abandoned and the next file is sealed (finished). An abandoned file
-/// gets its trailer only at the next recovery, but the next file has all records that it lacks.
-fn is_over(file: &FileInfo, next: &FileInfo) -> bool {
-    file.trailer.is_some() || (file.is_given_up() && next.trailer.is_some())
+/// Whether a file is complete. Then the file has a trailer, or it was abandoned and a later file is sealed (finished). An abandoned file
+/// gets its trailer only at the next recovery, but the later files have all records that it lacks. Several files in a row can be abandoned.
+fn is_over(file: &FileInfo, later: &[Arc<FileInfo>]) -> bool {
+    file.trailer.is_some() || (file.is_given_up() && later.iter().any(|later| later.trailer.is_some()))
 }

@@ -8,12 +8,14 @@
 //! |---|---|---|
 //! | [`core`] | decides what is written when, what an error means, and what remains after a crash | open files, read clocks, start threads |
 //! | [`directory`] | performs the logic's operations on a real file system | decide anything |
+//! | [`ByName`] | gives recovery the files of a folder | decide anything |
 //! | [`Keep`], [`hold`] | removes the oldest files; keeps files that are held | read records |
 //! | [`Cut`] | copies a part of a journal, with the same logic on one thread | read a journal |
 //! | [`Recorder`] | the threads: one reads the ring, three write | decide what an error means |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod by_name;
 mod complete;
 pub mod core;
 mod cutting;
@@ -24,6 +26,7 @@ mod keeping;
 mod names;
 mod recorder;
 
+pub use by_name::ByName;
 pub use cutting::Cut;
 pub use error::RecordError;
 pub use holds::{RetentionHold, hold, holds, release};

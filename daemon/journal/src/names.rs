@@ -5,17 +5,30 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 
+/// Device and number of a file.
+pub(crate) const fn place(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Returns device and number of the file to which a name leads; `None` if the name is gone. `named` is the result of `stat` for the name.
+///
+/// # Errors
+/// The system's error, if the name cannot be looked up. It might still be there.
+pub(crate) fn found(named: rustix::io::Result<Stat>) -> io::Result<Option<(u64, u64)>> {
+    match named {
+        Ok(named) => Ok(Some(place(&named))),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// Whether a name still leads to this file. `named` is the result of `stat` for the name.
 ///
 /// # Errors
 /// The system's error, if the name cannot be looked up. It might still lead to the file.
 pub(crate) fn is_named(file: &File, named: rustix::io::Result<Stat>) -> io::Result<bool> {
-    let of = |stat: Stat| (stat.st_dev, stat.st_ino);
-    match named {
-        Ok(named) => Ok(fstat(file).is_ok_and(|own| of(own) == of(named))),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => Ok(false),
-        Err(e) => Err(e.into()),
-    }
+    let named = found(named)?;
+    Ok(named.is_some_and(|named| fstat(file).is_ok_and(|own| place(&own) == named)))
 }
 
 #[cfg(test)]

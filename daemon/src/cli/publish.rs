@@ -85,7 +85,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
     let first_sequence = publisher.next_sequence();
     let (started, bar) = (Instant::now(), progress());
-    let done = publish_input(args, input, &mut publisher, &stop, &bar)?;
+    let mut done = Counts { messages: 0, bytes: 0, is_complete: false };
+    let published = publish_input(args, input, &mut publisher, &stop, &bar, &mut done);
     let sums = Published::by(&publisher, first_sequence, done, started);
     bar.finish_and_clear();
     let memory = memory(&publisher);
@@ -93,6 +94,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         print_json(&sums.json(&args.channel, json!({ "memory": memory })))?;
     }
+    published.with_context(|| sums.text("published only", &args.channel))?;
     let said = format!("{}, epoch {}", sums.text("published", &args.channel), sums.epoch);
     sums.end(said, args.json, &stop)?;
     Ok(ExitCode::SUCCESS)
@@ -108,45 +110,43 @@ fn open_input<'a>(args: &Args, stop: &'a Stop) -> Result<BufReader<Interruptible
     Ok(BufReader::with_capacity(1 << 20, input))
 }
 
-/// Publishes the input as often as asked for.
+/// Publishes the input as often as asked for. Counts in `done`, which also counts the messages before an error.
 fn publish_input(
     args: &Args,
     first_input: BufReader<Interruptible<'_>>,
     publisher: &mut Publisher,
     stop: &Stop,
     progress: &ProgressBar,
-) -> Result<Counts> {
-    let (mut messages, mut bytes) = (0, 0);
+    done: &mut Counts,
+) -> Result<()> {
     let pace = Pace::new(stop);
     let mut input = Some(first_input);
     let mut message = Vec::new();
-    let is_complete = 'all: {
-        for _ in 0..args.repeat {
-            let mut input = input.take().map_or_else(|| open_input(args, stop), Ok)?;
-            loop {
-                let is_there = match read_message(args.framing, &mut input, &mut message) {
-                    // The input was cut off, possibly within a message.
-                    Err(_) if stop.is_set() => break 'all false,
-                    read => read?,
-                };
-                if !is_there {
-                    break;
-                }
-                pace.wait_turn(args.rate, messages);
-                if stop.is_set() && !fault!("cut_line_is_published") {
-                    break 'all false;
-                }
-                publisher.publish_with(&message, Mark { tag: args.tag, key: args.key })?;
-                bytes += message.len() as u64;
-                messages += 1;
-                if messages % 4096 == 0 {
-                    progress.set_position(messages);
-                }
+    for _ in 0..args.repeat {
+        let mut input = input.take().map_or_else(|| open_input(args, stop), Ok)?;
+        loop {
+            let is_there = match read_message(args.framing, &mut input, &mut message) {
+                // The input was cut off, possibly within a message.
+                Err(_) if stop.is_set() => return Ok(()),
+                read => read?,
+            };
+            if !is_there {
+                break;
+            }
+            pace.wait_turn(args.rate, done.messages);
+            if stop.is_set() && !fault!("cut_line_is_published") {
+                return Ok(());
+            }
+            publisher.publish_with(&message, Mark { tag: args.tag, key: args.key })?;
+            done.bytes += message.len() as u64;
+            done.messages += 1;
+            if done.messages % 4096 == 0 {
+                progress.set_position(done.messages);
             }
         }
-        true
-    };
-    Ok(Counts { messages, bytes, is_complete })
+    }
+    done.is_complete = true;
+    Ok(())
 }
 
 /// An input that can be interrupted. If the program is told to stop, a read fails, even a read that waits for input.

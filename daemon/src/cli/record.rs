@@ -106,6 +106,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let settings = Settings { sync: args.sync.unwrap_or(config.sync), ..config.settings() };
     let (host, channel) = args.host.host_of(&args.channel)?;
     let (mut sums, mut waits, mut told) = (Sums::default(), args.wait_channel, None::<String>);
+    let mut lost = None;
     let ended = loop {
         let subscriber =
             host.subscriber(&channel).role(Role::Recorder).start(Start::Oldest).history(History::Never);
@@ -139,6 +140,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         match record(args, &host, &channel, recorder, &stop, &mut sums) {
             Err(error) if is_restart(&error) && !stop.is_set() => {
                 note!("{channel}: began anew: goes on with the new stream, in a folder of its own");
+                if is_loss(&error) {
+                    note!("{channel}: {error:#}");
+                    lost = Some(error);
+                }
                 // The new stream's ring might not exist yet, but appears soon.
                 waits = true;
             }
@@ -147,6 +152,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     };
     sums.tell(args, &channel)?;
     ended?;
+    lost.map_or(Ok(()), Err)?;
     Ok(if sums.overrun + sums.missing > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
@@ -212,6 +218,11 @@ fn record(
 /// Whether the recorder ended because the channel began anew.
 fn is_restart(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(RecordError::is_restart)
+}
+
+/// Whether the journal lacks messages that the recorder read.
+fn is_loss(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(RecordError::is_loss)
 }
 
 /// The sums over all recorded streams.

@@ -58,29 +58,41 @@ fn clocksource(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
+/// The feature flags of a CPU.
+struct CpuFlags {
+    flags: Vec<String>,
+    /// Whether the CPU is an Arm. Its flags do not say whether a hypervisor runs.
+    is_arm: bool,
+}
+
+impl CpuFlags {
+    fn has(&self, wanted: &str) -> bool {
+        self.flags.iter().any(|flag| flag == wanted)
+    }
+}
+
 /// Returns the feature flags of the first CPU in /proc/cpuinfo.
-fn cpu_flags(p: &mut Probe<'_>) -> Result<Vec<String>, Unread> {
+fn cpu_flags(p: &mut Probe<'_>) -> Result<CpuFlags, Unread> {
     const PATH: &str = "/proc/cpuinfo";
     let text = p.quiet(PATH)?;
-    let flags = text.lines().find_map(|line| {
+    let line = text.lines().find_map(|line| {
         let (name, flags) = line.split_once(':')?;
-        matches!(name.trim(), "flags" | "Features").then_some(flags)
+        matches!(name.trim(), "flags" | "Features").then_some((name.trim(), flags))
     });
-    let flags = flags.ok_or_else(|| malformed(PATH, &text, "a line of CPU flags"))?;
-    Ok(flags.split_whitespace().map(str::to_owned).collect())
+    let (name, flags) = line.ok_or_else(|| malformed(PATH, &text, "a line of CPU flags"))?;
+    let flags = flags.split_whitespace().map(str::to_owned).collect();
+    Ok(CpuFlags { flags, is_arm: name == "Features" })
 }
 
 fn invariant_tsc(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let flags = cpu_flags(p)?;
     // "Features" with evtstrm is Arm, whose architected counter is invariant by definition.
-    if flags.iter().any(|flag| flag == "evtstrm") {
+    if flags.has("evtstrm") {
         p.note("/proc/cpuinfo", "Features: evtstrm");
         return Ok(Verdict::pass("the architected counter is invariant"));
     }
-    let missing: Vec<&str> = ["constant_tsc", "nonstop_tsc"]
-        .into_iter()
-        .filter(|wanted| !flags.iter().any(|flag| flag == wanted))
-        .collect();
+    let missing: Vec<&str> =
+        ["constant_tsc", "nonstop_tsc"].into_iter().filter(|wanted| !flags.has(wanted)).collect();
     if missing.is_empty() {
         p.note("/proc/cpuinfo", "constant_tsc nonstop_tsc");
         return Ok(Verdict::pass("constant and never stopping"));
@@ -93,15 +105,33 @@ fn invariant_tsc(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     Ok(Verdict::fail(format!("the CPU does not promise {}", missing.join(" and ")), mend))
 }
 
+/// Words in the names that hypervisors give their machines.
+const HYPERVISORS: [&str; 9] = [
+    "Apple Virtualization",
+    "Google Compute Engine",
+    "KVM",
+    "OpenStack",
+    "Parallels",
+    "QEMU",
+    "VMware",
+    "Virtual Machine",
+    "Xen",
+];
+
 fn virtualization(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
-    let virtual_cpu = cpu_flags(p)?.iter().any(|flag| flag == "hypervisor");
+    let flags = cpu_flags(p)?;
+    let virtual_cpu = flags.has("hypervisor");
     p.note("/proc/cpuinfo", if virtual_cpu { "hypervisor" } else { "no hypervisor" });
     let maker = p.optional("/sys/class/dmi/id/sys_vendor");
     let product = p.optional("/sys/class/dmi/id/product_name");
-    if !virtual_cpu {
+    let name = [maker, product].into_iter().flatten().collect::<Vec<_>>().join(" ");
+    let is_named = HYPERVISORS.iter().any(|hypervisor| name.contains(hypervisor));
+    if !virtual_cpu && !flags.is_arm {
         return Ok(Verdict::pass("no hypervisor under this kernel"));
     }
-    let name = [maker, product].into_iter().flatten().collect::<Vec<_>>().join(" ");
+    if !virtual_cpu && !is_named {
+        return Ok(Verdict::unknown("an Arm CPU does not say whether it is virtual"));
+    }
     let says =
         if name.is_empty() { "a virtual machine".to_owned() } else { format!("a virtual machine: {name}") };
     let mend = Mend::new(

@@ -21,8 +21,9 @@ use tokio::time::timeout;
 /// names.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The time for which an answer of the user database stays valid.
-const FRESH: Duration = Duration::from_secs(60);
-/// After a failed look-up, a user is not looked up again for this time.
+pub const FRESH: Duration = Duration::from_secs(60);
+/// After a failed look-up, a user is not looked up again for this time. After a wait in vain, nobody waits for the user's names for this
+/// time.
 const FAILED_FOR: Duration = Duration::from_secs(5);
 /// The largest number of look-ups that can run at the same time. If a look-up hangs, its thread stays in use.
 const LOOK_UPS: usize = 4;
@@ -59,6 +60,8 @@ pub struct Access {
 struct Asked {
     at: Instant,
     answer: watch::Receiver<Option<Answer>>,
+    /// The end of the last wait in vain for the answer.
+    in_vain: Option<Instant>,
 }
 
 impl Asked {
@@ -69,6 +72,11 @@ impl Asked {
             Some(None) => self.at.elapsed() < FAILED_FOR,
             Some(Some(_)) => self.at.elapsed() < FRESH,
         }
+    }
+
+    /// Whether a program waited in vain for this answer a short time ago. Then other programs do not wait for it.
+    fn hangs(&self) -> bool {
+        self.answer.borrow().is_none() && self.in_vain.is_some_and(|at| at.elapsed() < FAILED_FOR)
     }
 }
 
@@ -87,32 +95,43 @@ impl Access {
         uid == 0 || uid == self.daemon_uid
     }
 
-    /// Identifies `peer`. Waits up to two seconds for the user database. Names are not looked up for a privileged user, who is always
-    /// permitted. Call this on the event loop's runtime.
+    /// Identifies `peer`. Waits up to two seconds for the user database. Call this on the event loop's runtime.
     pub async fn identify(&self, peer: Peer) -> Identity {
-        let names = match self.is_privileged(peer.uid) {
-            true => Some(Arc::default()),
-            false => self.names(peer.uid, peer.gid).await,
-        };
+        let names = self.names(peer).await;
         let command = fs::read_to_string(format!("/proc/{}/comm", peer.pid)).ok();
         let command = command.map(|name| name.trim().to_owned());
         Identity { pid: peer.pid, uid: peer.uid, gid: peer.gid, names, command }
     }
 
-    async fn names(&self, uid: u32, gid: u32) -> Answer {
+    /// Returns the names of the user of `peer`; `None` if the user database does not answer within two seconds, or did not a short time ago.
+    /// Names are not looked up for a privileged user, who is always permitted. An answer is valid for a minute.
+    pub async fn names(&self, Peer { uid, gid, .. }: Peer) -> Option<Arc<Names>> {
+        if self.is_privileged(uid) {
+            return Some(Arc::default());
+        }
         if fault!("names_are_looked_up_on_the_loop") {
             return (self.look_up)(uid, gid).ok().map(Arc::new);
         }
         let mut answer = {
             let mut users = self.users();
-            users.retain(|_, asked| asked.is_fresh());
-            if users.len() >= MAX_USERS && !users.contains_key(&(uid, gid)) {
-                return None;
+            if !users.get(&(uid, gid)).is_some_and(Asked::is_fresh) {
+                users.retain(|_, asked| asked.is_fresh());
+                if users.len() >= MAX_USERS {
+                    return None;
+                }
+                users.insert((uid, gid), self.ask(uid, gid));
             }
-            users.entry((uid, gid)).or_insert_with(|| self.ask(uid, gid)).answer.clone()
+            users.get(&(uid, gid)).filter(|asked| !asked.hangs())?.answer.clone()
         };
-        let answered = timeout(PATIENCE, answer.wait_for(Option::is_some)).await;
-        answered.ok()?.ok()?.clone().flatten()
+        match timeout(PATIENCE, answer.wait_for(Option::is_some)).await {
+            Ok(answered) => answered.ok()?.clone().flatten(),
+            Err(_) => {
+                if let Some(asked) = self.users().get_mut(&(uid, gid)) {
+                    asked.in_vain = Some(Instant::now());
+                }
+                None
+            }
+        }
     }
 
     /// Starts a look-up on another thread.
@@ -128,7 +147,7 @@ impl Access {
             let found = found.await.map_err(io::Error::other).and_then(|found| found);
             let _ = tell.send(Some(found.ok().map(Arc::new)));
         });
-        Asked { at: Instant::now(), answer }
+        Asked { at: Instant::now(), answer, in_vain: None }
     }
 
     fn users(&self) -> MutexGuard<'_, HashMap<(u32, u32), Asked>> {
@@ -304,6 +323,10 @@ mod tests {
             for one in all {
                 assert_eq!(one.await.names, None);
             }
+            // The user's next program does not wait again.
+            let mut again = std::pin::pin!(access.identify(peer(1)));
+            let found = std::future::poll_fn(|context| std::task::Poll::Ready(again.as_mut().poll(context)));
+            assert!(matches!(found.await, std::task::Poll::Ready(Identity { names: None, .. })));
         });
         runtime.shutdown_background();
         assert_eq!(ASKED.load(Ordering::Relaxed), LOOK_UPS);

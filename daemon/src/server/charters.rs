@@ -5,7 +5,8 @@
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Stat, fstat, linkat, mkdirat, openat, renameat, statat, unlinkat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, linkat, mkdirat, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 use shmcast::hosting::{HostedCharter, boot_id};
@@ -25,10 +26,11 @@ pub struct Charters {
 }
 
 impl Charters {
-    /// Opens the directory at `path`, which is created if it does not exist.
+    /// Opens the directory at `path`, which is created if it does not exist. The directory belongs to this daemon until the result is
+    /// dropped.
     ///
     /// # Errors
-    /// If the directory cannot be created, or if other users can write to it.
+    /// If the directory cannot be created, if other users can write to it, or if it belongs to another daemon.
     pub fn at(path: &Path) -> Result<Self> {
         let boot = boot_id().context("read the identity of this boot")?;
         Ok(Self { dir: open_dir(path)?, path: path.to_owned(), boot, nameless: BTreeSet::new() })
@@ -148,7 +150,8 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Opens the directory at `path`, which is created if it does not exist.
+/// Opens the directory at `path`, which is created if it does not exist. Takes the directory's lock, which the kernel releases when the
+/// daemon ends for any reason. The sockets of two daemons can differ only in the extension, and then their directory is the same.
 fn open_dir(path: &Path) -> Result<OwnedFd> {
     let shown = path.display();
     match mkdirat(rustix::fs::CWD, path, Mode::RWXU) {
@@ -161,6 +164,12 @@ fn open_dir(path: &Path) -> Result<OwnedFd> {
     if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
         bail!(
             "{shown} is not this user's alone: remove it, or listen in a directory that others cannot write to"
+        );
+    }
+    if flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err() {
+        bail!(
+            "{shown} belongs to a daemon whose --socket differs only in the extension: stop it, or give a --socket with another \
+             name before the extension"
         );
     }
     Ok(dir)
@@ -179,6 +188,10 @@ mod tests {
         assert!(Charters::at(&path).unwrap().find("ticks").unwrap().is_some(), "found again");
         symlink("ticks", path.join("quotes")).unwrap();
         assert!(Charters::at(&path).unwrap().of("quotes").is_err(), "a link");
+        let held = Charters::at(&path).unwrap();
+        let error = Charters::at(&path).unwrap_err().to_string();
+        assert!(error.contains("--socket"), "{error}");
+        drop(held);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o722)).unwrap();
         let error = Charters::at(&path).unwrap_err().to_string();
         assert!(error.contains("not this user's alone"), "{error}");

@@ -8,6 +8,7 @@ use super::lines::Lines;
 use crate::config::{Config, Principal};
 use shmcast::Process;
 use shmcast::control::{Event, RefusalCode};
+use shmcast::hosting::fault;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -15,6 +16,9 @@ use tokio::sync::broadcast;
 
 /// The event of a reload that changed nothing.
 const RELOAD_REFUSED: &str = "reload-refused";
+
+/// The event that replaces events which a follower did not read in time.
+const LOST: &str = "lost";
 
 /// The followers, the past events, and the number of refusals of each kind.
 #[derive(Debug, Clone)]
@@ -62,7 +66,13 @@ impl Events {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Updates the lists of the users who may read each channel. Call this before `config` takes effect.
+    /// The user that this daemon runs as.
+    pub fn daemon_uid(&self) -> u32 {
+        self.0.daemon_uid
+    }
+
+    /// Updates the lists of the users who may read each channel. Call this when `config` takes effect, before an event is passed on to a
+    /// follower.
     pub fn admit(&self, config: &Config) {
         let mut state = self.state();
         for channel in &config.channels {
@@ -89,10 +99,7 @@ impl Events {
     /// Returns the part of `event` that `who` is allowed to see; `None` if this is nothing.
     pub fn concerns(&self, who: &Identity, event: Event) -> Option<Event> {
         let is_own = event.process.as_ref().is_some_and(|process| process.uid == Some(who.uid));
-        if shmcast::hosting::fault!("events_for_everybody")
-            || is_own
-            || who.is_named_by(&[], self.0.daemon_uid)
-        {
+        if fault!("events_for_everybody") || is_own || who.is_named_by(&[], self.0.daemon_uid) {
             return Some(event);
         }
         match &event.channel {
@@ -103,6 +110,10 @@ impl Events {
             }
             // The detail names channels that this user is perhaps not allowed to see, so it is left out.
             None if event.event == "reloaded" => Some(Event { detail: None, ..event }),
+            // The number counts events that this user is perhaps not allowed to see.
+            None if event.event == LOST => {
+                Some(Event { detail: Some("some events came faster than they were read".into()), ..event })
+            }
             None => None,
         }
     }
@@ -149,7 +160,7 @@ impl Events {
             *state.refusals.entry(code).or_default() += 1;
             state.lines.admit(who.uid, code.name(), true, Instant::now())
         };
-        if is_told || shmcast::hosting::fault!("refusals_fill_the_log") {
+        if is_told || fault!("refusals_fill_the_log") {
             log("refused", channel, None, Some(who), why);
             self.send("refused", channel, None, Some(who.process()), why);
         }
@@ -171,23 +182,20 @@ impl Events {
         self.state().refusals.clone()
     }
 
+    /// Makes the event that replaces `count` events which a follower did not read in time.
+    pub fn lost(count: u64) -> Event {
+        event(LOST, None, None, None, &format!("{count} events came faster than they were read"))
+    }
+
     fn send(
         &self,
-        event: &str,
+        what: &str,
         channel: Option<&str>,
         role: Option<&str>,
         process: Option<Process>,
         detail: &str,
     ) {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let event = Event {
-            time_ns: since_1970.as_nanos() as u64,
-            event: event.to_owned(),
-            channel: channel.map(str::to_owned),
-            role: role.map(str::to_owned),
-            process,
-            detail: Some(detail.to_owned()).filter(|detail| !detail.is_empty()),
-        };
+        let event = event(what, channel, role, process, detail);
         let mut state = self.state();
         if state.past.len() == self.0.kept {
             state.past.pop_front();
@@ -198,10 +206,31 @@ impl Events {
     }
 }
 
+/// Makes an event that happens now.
+fn event(
+    what: &str,
+    channel: Option<&str>,
+    role: Option<&str>,
+    process: Option<Process>,
+    detail: &str,
+) -> Event {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Event {
+        time_ns: since_1970.as_nanos() as u64,
+        event: what.to_owned(),
+        channel: channel.map(str::to_owned),
+        role: role.map(str::to_owned),
+        process,
+        detail: Some(detail.to_owned()).filter(|detail| !detail.is_empty()),
+    }
+}
+
 /// Events that an operator must notice. Each one is logged as a warning.
-const TROUBLES: [&str; 11] = [
+const TROUBLES: [&str; 13] = [
     "bridge-failed",
     "bridge-keys-kept",
+    "bridge-missed",
+    "bridge-state-failed",
     "folder-anew",
     "folder-failed",
     "gate-dropped",
@@ -226,5 +255,23 @@ fn log(event: &str, channel: Option<&str>, role: Option<&str>, who: Option<&Iden
         ),
         None if TROUBLES.contains(&event) => tracing::warn!(event, channel, role, detail),
         None => tracing::info!(event, channel, role, detail),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_loses_events_is_told_and_only_root_learns_how_many() {
+        let events = Events::new(1, 1000);
+        let who = |uid| Identity { pid: 1, uid, gid: uid, names: None, command: None };
+        let detail = |uid| {
+            let lost = events.concerns(&who(uid), Events::lost(4711)).expect("everybody is told");
+            assert!(lost.event == "lost" && lost.time_ns > 0, "{lost:?}");
+            lost.detail.expect("a detail")
+        };
+        assert!(detail(0).contains("4711") && detail(1000).contains("4711"));
+        assert!(!detail(7).contains("4711") && detail(7).contains("some events"));
     }
 }

@@ -21,7 +21,17 @@ struct Usage {
     connections: u32,
     arrivals: Bucket,
     requests: Bucket,
-    turn: Arc<Semaphore>,
+    turns: Turns,
+}
+
+/// The semaphores of a user. Each has one permit.
+#[derive(Debug, Clone)]
+pub struct Turns {
+    /// Only the program that has this permit is served.
+    pub served: Arc<Semaphore>,
+    /// Only the program that has this permit waits for the daemon to make memory. So a user's requests for memory delay each other, and
+    /// another user's request waits for at most one of them.
+    pub memory: Arc<Semaphore>,
 }
 
 /// The reason why a connection is not accepted.
@@ -80,17 +90,17 @@ impl Limits {
         self.config = config;
     }
 
-    /// Counts a connection, and returns the user's semaphore. Only the program that has the semaphore's permit is served.
+    /// Counts a connection, and returns the user's semaphores.
     ///
     /// # Errors
     /// [`Crowded`]. The connection then does not count as open.
-    pub fn connect(&mut self, uid: u32, now: Instant) -> Result<Arc<Semaphore>, Crowded> {
+    pub fn connect(&mut self, uid: u32, now: Instant) -> Result<Turns, Crowded> {
         let (rate, burst, arrivals) = (self.rate(), self.request_burst(), self.arrival_burst());
         let usage = self.users.entry(uid).or_insert_with(|| Usage {
             connections: 0,
             arrivals: Bucket::full(arrivals, now),
             requests: Bucket::full(burst, now),
-            turn: Arc::new(Semaphore::new(1)),
+            turns: Turns { served: Arc::new(Semaphore::new(1)), memory: Arc::new(Semaphore::new(1)) },
         });
         if usage.connections >= self.config.connections_per_uid {
             return Err(Crowded::Open);
@@ -99,7 +109,7 @@ impl Limits {
             return Err(Crowded::Often);
         }
         usage.connections += 1;
-        Ok(usage.turn.clone())
+        Ok(usage.turns.clone())
     }
 
     /// Forgets a connection that was counted.

@@ -415,8 +415,9 @@ async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
         Registry::make_missing(missing)
     });
     let made = made.await??;
+    let changes = shared.registry().apply(wanted, made)?;
     shared.events.admit(wanted);
-    shared.registry().apply(wanted, made)
+    Ok(changes)
 }
 
 /// Returns the default path of the control socket. The system's daemon and a daemon of an ordinary user have different paths.

@@ -119,6 +119,16 @@ impl Daemon {
         self.process.signal(signal);
     }
 
+    /// Stops the daemon, and waits until all its threads have stopped.
+    pub fn pause(&self) {
+        self.process.pause();
+    }
+
+    /// Continues the daemon after [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.process.resume();
+    }
+
     /// Returns the command `shmcast`, set to use this daemon.
     pub fn shmcast(&self, arguments: &str) -> Command {
         let mut command = Command::new(program("shmcast"));

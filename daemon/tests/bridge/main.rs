@@ -15,6 +15,7 @@ mod flood;
 mod forged;
 mod forger;
 mod forms;
+mod gaps;
 mod gated_mirror;
 mod group;
 mod hear;

@@ -63,6 +63,9 @@ fn a_gate_that_refuses_ends_the_verb_and_one_that_drops_does_not() {
     assert!(code == 1 && said.contains("gate g holds the message up"), "{code}: {said}");
     let (messages, missed) = read(reader);
     assert!((1..LINES as u64).contains(&messages) && missed == 0, "{messages}, {missed}");
+    let count = said.split_once("published only ").and_then(|(_, rest)| rest.split_once(" messages"));
+    let count = count.map(|(count, _)| count.replace([',', ' '], ""));
+    assert_eq!(count, Some(messages.to_string()), "{said}");
 
     let publisher = publish("drop");
     let (reader, _second) = gated(&host, "drop", "g");

@@ -83,6 +83,36 @@ fn copies_mend_each_other_and_holes_have_a_name() {
     assert_eq!(code == 0, Path::new(&in_room(&host, "new")).exists());
 }
 
+/// A part begins within the loss of another part. The whole loss was once skipped, with the messages of the part.
+#[test]
+fn a_part_that_begins_within_a_loss_is_joined_from_its_first_message() {
+    let host = Host::new();
+    let input = host.file("input", &lines(30_000));
+    let journal = recorded(&host, &format!("--input {}", input.display()));
+    let [a, b, out] = ["a", "b", "out"].map(|name| in_room(&host, name));
+    assert!(host.run(&format!("journal cut {journal} {a} --to 29000 --file 4MiB")).status.success());
+    let files = fs::read_dir(folder(Path::new(&a))).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.into_iter().find(|path| path.extension().is_some_and(|it| it == "smj")).unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 0x10;
+    fs::write(&file, bytes).unwrap();
+    let losses = |dir: &str| -> Vec<(u64, u64)> {
+        let lost = dump(&host, dir, "").into_iter().filter(|line| line["event"] == "lost");
+        lost.map(|line| (line["from"].as_u64().unwrap(), line["to"].as_u64().unwrap())).collect()
+    };
+    let [(from, to)] = losses(&a)[..] else { panic!("{:?}", losses(&a)) };
+    let middle = from.midpoint(to);
+    assert!(from < middle && middle < to, "{from} to {to}");
+    assert!(host.run(&format!("journal cut {journal} {b} --from {middle} --file 4MiB")).status.success());
+    for order in [format!("{a} {b}"), format!("{b} {a}")] {
+        let joined = host.run(&format!("journal join {out} {order} --file 4MiB --json"));
+        assert_eq!(joined.status.code(), Some(3), "{joined:?}");
+        assert_eq!(losses(&out), [(from, middle - 1)]);
+        fs::remove_dir_all(&out).unwrap();
+    }
+}
+
 #[test]
 fn holds_are_noted_shown_and_ended() {
     let host = Host::new();

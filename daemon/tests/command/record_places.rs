@@ -2,6 +2,7 @@
 //! emptied, beside readers and publishers that use it.
 
 use nix::sys::signal::Signal;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use shmcast::journal::{Entry, Journal};
 use shmcast::{Event, History, Publisher, RecvError, Start, Subscriber};
 use shmcast_testkit::command::{Host, text};
@@ -64,6 +65,32 @@ fn wait_until_recorded(dir: &Path, last: u64) {
 fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+}
+
+/// Without syncs, written messages are in memory no more. If the last file cannot be sealed, the end was once a success all the same.
+#[test]
+fn a_last_file_that_cannot_be_sealed_is_an_error() {
+    let mut scene = Scene::new(1 << 20);
+    let recorder = scene.host.start(&format!("record ticks --to {} --sync none", scene.journal().display()));
+    let last = scene.publish(1);
+    wait_until_recorded(&scene.journal(), last);
+    let last = scene.publish(1_000);
+    wait_until_recorded(&scene.journal(), last);
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    let pid = Pid::from_raw(recorder.pid().as_raw());
+    prlimit(pid, Resource::Fsize, Rlimit { current: Some(4096), maximum }).unwrap();
+    recorder.signal(Signal::SIGINT);
+    let output = recorder.output();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("messages of the ring are not recorded (write the footer: "), "{said}");
+    // The ring still has them.
+    let recorder = scene.record();
+    wait_until("the journal", || {
+        contents(&scene.journal()).is_some_and(|found| found == ((1..=last).collect(), 0))
+    });
+    recorder.signal(Signal::SIGINT);
+    assert!(recorder.output().status.success());
 }
 
 /// A recorder whose directory lost its name ends with an error, and reports nothing as durable.

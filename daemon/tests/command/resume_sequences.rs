@@ -3,7 +3,7 @@
 
 use shmcast::journal::format::JournalControl;
 use shmcast::journal::{Cause, Ending, Journal, JournalError};
-use shmcast::{ChannelError, Event, History, Publisher, Start, Subscriber};
+use shmcast::{ChannelError, Event, Gate, History, Publisher, Start, Subscriber};
 use shmcast_testkit::command::interrupt;
 use shmcast_testkit::journal::read;
 use shmcast_testkit::place::program;
@@ -173,6 +173,27 @@ fn a_ring_that_is_there_goes_on_and_the_journal_keeps_up() {
     assert!(renewed, "{reserves:?}");
     host.lose_memory();
     assert!(open().next_sequence() > next + (1 << 32));
+}
+
+/// A publisher whose gates cannot be opened changes nothing in the journal, so it uses up no sequences.
+#[test]
+fn a_publisher_that_cannot_open_leaves_the_journal_alone() {
+    let host = Host::new();
+    drop(host.builder().continue_from(host.journal()).open().unwrap());
+    host.lose_memory();
+    // The next publisher reserves sequences.
+    drop(host.builder().continue_from(host.journal()).open().unwrap());
+    let found = || (read(&host.journal()).files, read(&host.journal()).controls.len());
+    let before = found();
+    // The gate's page is a file.
+    fs::create_dir_all(host.memory().join("ticks/gates/risk")).unwrap();
+    for _ in 0..3 {
+        let gated = || host.builder().continue_from(host.journal()).gate(Gate::new("risk"));
+        for refused in [gated().open().unwrap_err(), gated().anew().open().unwrap_err()] {
+            assert!(matches!(refused, ChannelError::Gate { .. } | ChannelError::Os { .. }), "{refused}");
+        }
+    }
+    assert_eq!(found(), before);
 }
 
 /// While a recorder runs, the next publisher changes nothing in the journal.

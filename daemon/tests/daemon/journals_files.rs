@@ -197,6 +197,24 @@ fn a_full_disk_is_told_and_made_up_for() {
     scene.wait_until_whole(&dir);
 }
 
+/// An operator takes the journal out of the configuration while messages wait for a full disk. Nobody was once told that they are lost.
+#[test]
+fn messages_that_wait_for_a_full_disk_are_told_when_their_journal_is_taken_out() {
+    let test = "messages_that_wait_for_a_full_disk_are_told_when_their_journal_is_taken_out";
+    let Some(small) = Small::make(test, 8) else { return };
+    let dir = small.path().join("journal");
+    let mut scene = Scene::new(&dir, "");
+    fs::write(small.path().join("rest"), vec![0; small.free() as usize]).unwrap();
+    wait_until("a full disk", || {
+        scene.publish_if_drained(1_000);
+        scene.status().is_some_and(|journal| journal.state == "refused" && journal.waiting_bytes > 0)
+    });
+    let config = config(&dir, "");
+    let without = config.lines().filter(|line| !line.starts_with("journal =")).collect::<Vec<_>>().join("\n");
+    scene.daemon.reload_until(&without, "journal-removed");
+    scene.is_told(&["journal-failed", "messages of the ring are not recorded"]);
+}
+
 /// An operator removes the journal to free space while the recorder's memory is full. An earlier mistake: the recorder then checked no
 /// names, and stayed "refused" for ever.
 #[test]

@@ -459,3 +459,26 @@ fn a_typed_reader_of_the_past_is_told_of_messages_of_another_schema() {
     };
     assert_eq!(next, Volume(100));
 }
+
+/// After a loss of memory the channel has another ring, perhaps with another clock.
+#[test]
+fn a_batch_ends_where_the_channel_restarts() {
+    let mut daemon = daemon();
+    let client = daemon.client();
+    let mut reader = Subscriber::builder("a").client(&client).open().unwrap();
+    daemon.kill();
+    std::fs::remove_dir_all(daemon.socket().with_extension("charters")).unwrap();
+    daemon.restart();
+    let mut publisher = wait_for("a publisher", || publishing(&client, "a").open().ok());
+    publisher.publish_batch(["x"; 5]).unwrap();
+    let mut batch = || {
+        let mut events = Vec::new();
+        wait_until("a batch", || reader.recv_batch(64, |event| events.push(event.into_owned())).unwrap() > 0);
+        events
+    };
+    assert_eq!(batch(), [OwnedEvent::Restarted]);
+    let mut messages = 0;
+    while messages < 5 {
+        messages += batch().iter().filter(|event| matches!(event, OwnedEvent::Message(_))).count();
+    }
+}

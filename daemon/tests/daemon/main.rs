@@ -25,6 +25,7 @@ mod library;
 #[cfg(feature = "http")]
 mod metrics;
 mod park;
+mod patience;
 mod reboot;
 mod record_events;
 mod refused_threads;

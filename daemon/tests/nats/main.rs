@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod access;
+mod anew;
 mod boards;
 mod calls;
 mod creds;

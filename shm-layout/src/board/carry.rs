@@ -42,18 +42,21 @@ impl Carry {
     /// and `buffer` has room for its largest message.
     pub(crate) fn finish(&mut self, reader: &mut Reader, below: u64, buffer: &mut [u8]) {
         let mut through = self.through;
-        for _ in 0..TRIES {
+        for attempt in 0..TRIES {
             if let Some(through) = through
-                && let Ok(end) = self.merge(reader, through, below, buffer)
+                && let Ok((end, has_dropped)) = self.merge(reader, through, below, buffer)
             {
-                if end < below {
-                    // The cut lies above the last message that was there. Valid messages can still come to the old segment.
+                // If the cut lies above the last message that was there, valid messages can still come to the old segment. In a copy that
+                // was made after the cut, the store in a dropped slot can be that of a message that is not valid.
+                if end < below || has_dropped && attempt > 0 {
                     self.since = below;
                 }
                 return;
             }
             through = self.snapshot.copy();
-            self.snapshot.hide_from(below);
+            if self.snapshot.drop_from(below) {
+                self.since = below;
+            }
         }
         // The ring is overwritten faster than the board can be copied. The next segment's board begins empty, and its SINCE is the cut.
         self.snapshot.clear();
@@ -66,9 +69,9 @@ impl Carry {
         through: u64,
         below: u64,
         buffer: &mut [u8],
-    ) -> Result<u64, JoinError> {
+    ) -> Result<(u64, bool), JoinError> {
         if through.saturating_add(1) >= below {
-            return Ok(below);
+            return Ok((below, false));
         }
         let place = reader.locator().seek(through + 1).map_err(|e| match e {
             LocateError::Corrupt(corrupt) => JoinError::Corrupt(corrupt),

@@ -15,6 +15,8 @@ use std::hash::{BuildHasher as _, RandomState};
 const SLOT_TRIES: u32 = if cfg!(loom) { 1 } else { 64 };
 /// The version of a row that contains a message from the ring. No slot has this version, so the next join copies the slot again.
 const TO_COPY: u64 = u64::MAX;
+/// The version of a row whose slot changed faster than it could be copied. It is odd, as in a store, and no slot has it.
+const CHANGED: u64 = TO_COPY - 2;
 /// The smallest number of rows for new keys. The ring has messages of these keys, but the board does not have them yet.
 const MORE_KEYS: u64 = if cfg!(loom) { 2 } else { 1024 };
 
@@ -40,6 +42,11 @@ pub struct Listed {
     pub count: u64,
     /// The sequence of the key's first message since the key got its slot.
     pub born: u64,
+    /// The sequence of the key's first message after its last removal that the join read in the ring; `born` if it read no such removal.
+    /// The board might have forgotten the key in between, and then counts from this message on.
+    pub again: u64,
+    /// The number of messages of `count` from the message `again` on.
+    pub count_again: u64,
     /// Whether the message removed its key.
     pub is_removed: bool,
     /// Whether the row has the whole message.
@@ -64,6 +71,9 @@ struct Row {
     version: u64,
     head: Head,
     count: u64,
+    /// The key's first message after a removal in the ring, and the count before this message; 0 if there was none.
+    again: u64,
+    before_again: u64,
     /// Number of older messages of the key that the listed message replaces.
     left_out: u64,
 }
@@ -182,13 +192,13 @@ impl Snapshot {
     }
 
     /// Merges the ring's messages from the reader's place to the tail, but only messages below `end`. Returns the sequence after the last
-    /// merged message.
+    /// merged message, and whether a copy was dropped because its slot was in the middle of a store that the ring does not explain.
     pub(super) fn merge_up_to(
         &mut self,
         reader: &mut Reader,
         end: u64,
         buffer: &mut [u8],
-    ) -> Result<u64, JoinError> {
+    ) -> Result<(u64, bool), JoinError> {
         self.index_rows();
         let tail = match reader.locator().tail() {
             Ok(tail) => tail.sequence.min(end),
@@ -196,22 +206,19 @@ impl Snapshot {
             Err(_) => return Err(JoinError::TooFast),
         };
         match self.merge(reader, tail, buffer)? {
-            Some(_) => {
-                self.drop_unresolved();
-                Ok(tail)
-            }
+            Some(_) => Ok((tail, self.drop_unresolved())),
             None => Err(JoinError::TooFast),
         }
     }
 
-    /// Marks the values of messages at or above `end` as unknown. These messages are not valid, and the board no longer has the valid
-    /// messages that they replaced.
-    pub(super) fn hide_from(&mut self, end: u64) {
+    /// Drops the copies of messages at or above `end`. These messages are not valid, and the board no longer has the valid messages that
+    /// they replaced. Returns whether there were any.
+    pub(super) fn drop_from(&mut self, end: u64) -> bool {
+        let mut has_dropped = false;
         for row in self.rows[..self.high].iter_mut().filter(|row| row.head.sequence >= end) {
-            row.version = TO_COPY;
-            row.head.sequence = end - 1;
-            row.head.meta = Meta::default().with(Meta::UNKNOWN, true);
+            (*row, has_dropped) = (Row::default(), true);
         }
+        has_dropped
     }
 
     /// Forgets all copies.
@@ -327,9 +334,12 @@ impl Snapshot {
                 row
             }
         };
-        let Row { head, count, version, .. } = &mut self.rows[row];
+        let Row { head, count, version, again, before_again, .. } = &mut self.rows[row];
         if copied.sequence <= head.sequence {
             return true;
+        }
+        if head.meta.has(Meta::REMOVED) && !is_removal {
+            (*again, *before_again) = (copied.sequence, *count);
         }
         // The slot is to be copied again by the next join.
         *version = TO_COPY;
@@ -346,13 +356,15 @@ impl Snapshot {
     }
 
     /// Clears the rows of slots that the publisher was about to give to other keys: a store had begun there, but the ring had no message of
-    /// the slot's key.
-    fn drop_unresolved(&mut self) {
+    /// the slot's key. Returns whether there were any.
+    fn drop_unresolved(&mut self) -> bool {
+        let mut has_dropped = false;
         for row in &mut self.rows[..self.high] {
             if row.version & 1 == 1 && row.version != TO_COPY {
-                *row = Row::default();
+                (*row, has_dropped) = (Row::default(), true);
             }
         }
+        has_dropped
     }
 
     /// Lists the messages from the sequence `from` on, in the order of their sequences. Leaves out messages that are not whole, and with
@@ -418,7 +430,7 @@ impl Snapshot {
     }
 
     fn row(&self, row: usize) -> Listed {
-        let Row { head, count, .. } = self.rows[row];
+        let Row { head, count, again, before_again, .. } = self.rows[row];
         let message = Copied {
             length: self.view.stored_bytes(head.meta),
             sequence: head.sequence,
@@ -428,7 +440,9 @@ impl Snapshot {
         };
         let (born, identity, is_removed) = (head.born, head.identity, head.meta.has(Meta::REMOVED));
         let is_whole = head.meta.is_whole();
-        Listed { message, row, count, born, is_removed, is_whole, identity }
+        let again = if again == 0 { born } else { again };
+        let count_again = count.saturating_sub(before_again);
+        Listed { message, row, count, born, again, count_again, is_removed, is_whole, identity }
     }
 
     /// Iterates over the copies of all keys. They include removed keys, and keys whose message is not whole.
@@ -459,22 +473,22 @@ impl Snapshot {
 /// instead. Returns `None` if the slot changed during every attempt.
 fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
     for _ in 0..SLOT_TRIES {
-        let (head, last, count) = match view.look(slot, value) {
+        let (version, head, last) = match view.look(slot, value) {
             Look::Stored(head) => {
-                return Some(Row { version: head.version, head, count: head.count(), left_out: 0 });
+                return Some(Row { version: head.version, head, count: head.count(), ..Row::default() });
             }
             // THROUGH, as the caller has loaded it, is below this message. So the merge leaves out only the messages before this one.
-            Look::Changing(head) => (head, head.sequence.saturating_sub(1), head.count()),
+            Look::Changing(head) => (CHANGED, head, head.sequence.saturating_sub(1)),
             Look::Busy(head) => {
                 // No message of the key lies between this one and the one that is being stored, because the version did not change
                 // meanwhile.
                 let Some(through) = view.through_before(slot, head.version) else { continue };
-                (head, through, head.count())
+                (head.version, head, through)
             }
         };
         let meta = Meta::default().with(Meta::UNKNOWN, true);
-        let head = Head { sequence: last, meta, ..head };
-        return Some(Row { version: head.version | 1, head, count: count.wrapping_sub(1), left_out: 0 });
+        let count = head.count().wrapping_sub(1);
+        return Some(Row { version, head: Head { sequence: last, meta, ..head }, count, ..Row::default() });
     }
     None
 }

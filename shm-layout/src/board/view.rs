@@ -71,6 +71,9 @@ pub enum Tenure {
 }
 
 /// The counts in a board's header. Another process might have written them: check each before use.
+///
+/// A publisher that dies between a store and its count can make `refused`, `too_large` and `no_key` wrong by one: the next publisher counts
+/// the message twice or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// The sequence up to which every message is on the board.

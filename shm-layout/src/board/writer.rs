@@ -194,7 +194,7 @@ impl BoardWriter {
         let (Some(to), Some(words)) = (cells.head(slot), cells.value(slot)) else { return };
         let stores = head.count().max(1);
         to[0].store(stores << 1, Ordering::Relaxed);
-        to[HEAD_BASE].store(0, Ordering::Relaxed);
+        to[HEAD_BASE].store(stores.wrapping_sub(head.count()), Ordering::Relaxed);
         to[HEAD_BORN].store(head.born, Ordering::Relaxed);
         to[HEAD_KEY].store(head.identity[0], Ordering::Relaxed);
         to[HEAD_KEY + 1].store(head.identity[1], Ordering::Relaxed);

@@ -44,7 +44,7 @@ impl Map {
         Ok(Self { map: Arc::new(map), writable: false, has_holes })
     }
 
-    /// Maps `bytes` of `file` from `offset` on for reading only. The offset is a multiple of the page size.
+    /// Maps `bytes` bytes of `file` for reading only. The map starts at byte `offset`, which is a multiple of the page size.
     ///
     /// # Errors
     /// As for [`read_only`](Self::read_only).

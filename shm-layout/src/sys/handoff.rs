@@ -160,6 +160,28 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
     Ok(Packet { length: received.bytes, descriptors, truncated, lacks_descriptors })
 }
 
+/// Whether the peer of a connected socket has closed the connection. Its last packets might still wait to be received.
+pub fn has_hung_up(socket: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(&socket, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&at_once)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+}
+
+/// Returns the size of the packets that were sent on this socket and that the peer has not received yet, with the kernel's own
+/// administration. The size is 0 if the peer has received all packets, or has closed its end.
+///
+/// # Errors
+/// The error of `ioctl`.
+pub fn unread(socket: impl AsFd) -> io::Result<usize> {
+    const OUTQ: rustix::ioctl::Opcode = nix::libc::TIOCOUTQ as rustix::ioctl::Opcode;
+    // SAFETY: this request takes a pointer to an integer, and the kernel fills the integer in.
+    let request = unsafe { rustix::ioctl::Getter::<OUTQ, nix::libc::c_int>::new() };
+    // SAFETY: as above; the request changes nothing.
+    let unread = unsafe { rustix::ioctl::ioctl(socket, request) }?;
+    Ok(usize::try_from(unread).unwrap_or(0))
+}
+
 /// The descriptors that a service manager passed to this process.
 #[derive(Debug, Default)]
 pub struct Inherited {
@@ -234,7 +256,20 @@ mod tests {
         assert_eq!(text, "shared");
         assert_eq!(receive(&server, &mut buffer[..2]).unwrap().length, 2);
         assert_eq!(receive(&server, &mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(unread(&client).unwrap(), 0);
+        send(&client, b"three", &[file.as_fd()]).unwrap();
+        assert!(unread(&client).unwrap() > 0 && !has_hung_up(&server));
         drop(client);
+        assert!(has_hung_up(&server), "before its last packet is received");
+        assert_eq!(receive(&server, &mut buffer).unwrap().length, 5);
         assert_eq!(receive(&server, &mut buffer).unwrap().length, 0);
+
+        let client = connect(&path).unwrap();
+        let server = accept(&listener).unwrap();
+        send(&client, b"unread", &[file.as_fd()]).unwrap();
+        rustix::net::shutdown(&client, rustix::net::Shutdown::Both).unwrap();
+        assert!(unread(&client).unwrap() > 0, "the packet is still on its way");
+        drop(server);
+        assert_eq!(unread(&client).unwrap(), 0, "nobody can receive it any more");
     }
 }

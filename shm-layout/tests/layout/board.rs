@@ -473,3 +473,52 @@ fn a_carried_board_says_what_was_forgotten() {
         );
     }
 }
+
+/// A publisher that is cut off stores messages after the cut, and the ring no longer has the messages behind the copy. The copy that is then
+/// made has messages that are not valid in place of valid ones: their keys are unknown, and the board says so.
+#[test]
+fn what_a_copy_after_the_cut_lost_is_not_carried() {
+    let (_, segment) = segment(spec(4, 0..1, 64));
+    let mut writer = segment.writer(1, 0).unwrap();
+    let (mut board, _) = segment.board_writer().unwrap().unwrap();
+    let mut publish = |key: u8| {
+        let sequence = writer.publish(&[key, 1, 2, 3], 0, false, 0).unwrap();
+        board.post(sequence, &[key, 1, 2, 3], 0, false, 0);
+        sequence
+    };
+    publish(7);
+    let carry = segment.begin_to_carry();
+    let below = (0..3_000).map(|_| publish(9)).last().unwrap() + 1;
+    publish(8);
+    publish(7);
+    let (_, next) = self::segment(spec(4, 0..1, 64));
+    segment.carry_board(carry, &next, below);
+    let (board, mut value) = (next.board().unwrap(), [0; 64]);
+    let mut lookup = |key: u8| board.get(&[key], &mut value);
+    assert_eq!((lookup(7), lookup(8)), (Lookup::None, Lookup::None));
+    let Lookup::Found { head, .. } = lookup(9) else { panic!("the key is lost") };
+    assert_eq!((head.sequence, head.count(), head.born), (below - 1, 3_000, 2));
+    assert_eq!((board.counters().since, board.counters().live), (below, 1));
+}
+
+/// The board can forget a key that was removed, and the key then comes back in another slot. A join that reads both in the ring says what
+/// each of the two counts has.
+#[test]
+fn a_key_that_leaves_and_comes_back_during_a_join_has_two_counts() {
+    let mut channel = Channel::new(spec(2, 0..1, 64));
+    for (key, rest, is_posted) in
+        [(1, 1, true), (1, 1, true), (1, 1, false), (1, 0, false), (1, 1, false), (1, 1, false)]
+    {
+        let payload = channel.payload(key, rest);
+        channel.writer.publish(&payload, 0, false, 7).unwrap();
+        if is_posted {
+            let sequence = channel.writer.next_sequence() - 1;
+            channel.board.post(sequence, &payload, 0, false, 7);
+        }
+    }
+    let mut reader = channel.segment.reader(Place::START);
+    channel.snapshot.join(&mut reader, &mut [0; 1024]).unwrap();
+    let listed = channel.snapshot.all().next().unwrap();
+    assert_eq!((listed.count, listed.born), (6, 1));
+    assert_eq!((listed.count_again, listed.again), (2, 5));
+}

@@ -52,6 +52,22 @@ static void messages(void) {
     CHECK(shmcast_publisher_close(p) == SHMCAST_OK && shmcast_subscriber_close(s) == SHMCAST_OK);
 }
 
+/* A receive with a time limit of 0 checks everything, each time. */
+static void removed(void) {
+    char command[4096], room[8];
+    shmcast_event e;
+    shmcast_publisher *p = publisher("removed", 1 << 16);
+    shmcast_subscriber *s = subscriber("removed", SHMCAST_START_LATEST, 0);
+    shmcast_subscriber *other = subscriber("removed", SHMCAST_START_LATEST, 0);
+    snprintf(command, sizeof command, "rm -r '%s/removed'", dir);
+    CHECK(system(command) == 0);
+    for (int i = 0; i < 2; i++) {
+        FAILS(shmcast_recv(s, 0, &e), SHMCAST_ERROR_SUPERSEDED, "removed");
+        FAILS(shmcast_recv_into(other, 0, room, sizeof room, &e), SHMCAST_ERROR_SUPERSEDED, "removed");
+    }
+    shmcast_publisher_close(p), shmcast_subscriber_close(s), shmcast_subscriber_close(other);
+}
+
 static void claims(void) {
     shmcast_publisher *p = publisher("claims", 1 << 16);
     shmcast_subscriber *s = subscriber("claims", SHMCAST_START_OLDEST, 0);
@@ -344,7 +360,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
     CHECK(shmcast_error_message()[0] == 0 && shmcast_version()[0] >= '0');
-    messages(), claims(), events(), batches(), a_death_is_told(), ways_to_wait(), opening(), versions(), nothing(), threads(), forks(), overwritten(), damage();
+    messages(), removed(), claims(), events(), batches(), a_death_is_told(), ways_to_wait(), opening(), versions(), nothing(), threads(), forks(), overwritten(), damage();
     puts("all calls are as the header says");
     return 0;
 }

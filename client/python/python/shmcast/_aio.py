@@ -4,9 +4,12 @@ The first call that needs this module imports it, because asyncio makes `import 
 """
 
 import asyncio
+import contextlib
+import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from ._errors import MisuseError
 from ._shmcast import End
 
 if TYPE_CHECKING:
@@ -26,16 +29,22 @@ async def _rest(subscriber: "Subscriber", limit: float) -> None:
             woken.set_result(None)
 
     bell = subscriber.descriptor
-    timer = loop.call_later(limit, wake)
     if bell is not None:
-        loop.add_reader(bell, wake)
+        # The subscriber can be closed meanwhile, and its descriptor's number can then belong to another file.
+        bell = os.dup(bell)
+    timer = loop.call_later(limit, wake)
     try:
+        if bell is not None:
+            loop.add_reader(bell, wake)
         await woken
     finally:
         timer.cancel()
         if bell is not None:
             loop.remove_reader(bell)
-            subscriber.disarm()
+            os.close(bell)
+            # A subscriber that was closed meanwhile has no sleep to end.
+            with contextlib.suppress(MisuseError):
+                subscriber.disarm()
 
 
 async def _receive(subscriber: "Subscriber", is_behind_end: bool) -> "Event | None":

@@ -270,6 +270,8 @@ impl SubscriberBuilder {
             forks: fork::watch(),
             steps,
             moves: 0,
+            came_before_channel: self.begins_in_ring,
+            stopped_early: false,
             hosted: None,
             is_checked: self.tags.is_some() || self.conflation.is_some(),
             parking: None,

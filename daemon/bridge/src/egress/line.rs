@@ -3,10 +3,12 @@
 use shmcast::sys::datagrams::{self, Segments};
 use std::net::{SocketAddr, UdpSocket};
 
+use crate::pcap::Tap;
 use crate::proto::link::Link;
 use crate::socket::{self, Marks, RefusedSettings, SocketError};
 use crate::spec::{BridgeSpec, LineSpec, LinkSpeed, SendSpec};
 use crate::status::SendCounters;
+use crate::thread::wall_ns;
 
 /// Opens the socket of a line, and connects it if there is a route. The kernel looks up the route of each datagram of an unconnected
 /// socket.
@@ -112,5 +114,81 @@ pub(super) fn link_of(spec: &BridgeSpec, lines: &[Line]) -> Option<Link> {
             let links = lines.iter().filter_map(|line| socket::link_of(&line.socket, line.from?.ip()));
             links.min_by_key(Link::bits_per_second)
         }
+    }
+}
+
+/// Sends datagrams on all lines, and to all leases. Gives the capture a copy of each.
+pub(super) fn send_to_all<'a, D: Iterator<Item = &'a [u8]>>(
+    (lines, mut leases, live, tap): (&mut [Line], Option<&mut Line>, &[SocketAddr], Option<&Tap>),
+    counters: &mut SendCounters,
+    datagrams: impl Fn() -> D,
+) {
+    for line in &mut *lines {
+        let to = (!line.is_connected).then_some(line.to);
+        line.send(to, datagrams(), counters);
+    }
+    if let Some(leases) = &mut leases {
+        live.iter().for_each(|to| leases.send(Some(*to), datagrams(), counters));
+    }
+    if let Some(tap) = tap {
+        let now_ns = wall_ns();
+        let routes = lines
+            .iter()
+            .map(|line| (line.from, line.to))
+            .chain(leases.iter().flat_map(|leases| live.iter().map(|to| (leases.from, *to))));
+        for (from, to) in routes {
+            let from = from.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+            datagrams().for_each(|datagram| tap.record(now_ns, from, to, datagram));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmcast::sys::datagrams::Segments;
+    use std::net::UdpSocket;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+    use zerocopy::FromZeros;
+
+    fn line(socket: UdpSocket) -> Line {
+        crate::socket::set_patience(&socket).unwrap();
+        let to = "127.0.0.1:9".parse().unwrap();
+        // A Unix socket does not support segments.
+        Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
+    }
+
+    /// The paused line of this test is a Unix socket, because its queue is short and easy to fill. A send to a full Unix socket waits, as a
+    /// send through a paused network card does.
+    #[test]
+    fn a_paused_line_is_waited_for_once_and_another_goes_on() {
+        let (paused, drain) = UnixDatagram::pair().unwrap();
+        let (sends, hears) =
+            (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        sends.connect(hears.local_addr().unwrap()).unwrap();
+        let mut lines = [line(UdpSocket::from(OwnedFd::from(paused))), line(sends)];
+        let (tell, hear) = channel();
+        std::thread::spawn(move || {
+            let mut counters = SendCounters::new_zeroed();
+            let mut round = |rounds: u32| {
+                for _ in 0..rounds {
+                    let batch = || std::iter::repeat_n(&b"message"[..], 100);
+                    send_to_all((&mut lines, None, &[], None), &mut counters, batch);
+                }
+                counters
+            };
+            tell.send(round(20)).unwrap();
+            drain.set_nonblocking(true).unwrap();
+            while drain.recv(&mut [0; 16]).is_ok() {}
+            tell.send(round(1)).unwrap();
+        });
+        let counters = hear.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+        assert_eq!((counters.pauses, counters.datagrams_sent + counters.datagrams_refused), (1, 4_000));
+        assert!(counters.datagrams_sent >= 2_000 && counters.datagrams_refused > 1_000, "{counters:?}");
+        let after = hear.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+        assert!(after.datagrams_sent > counters.datagrams_sent + 100, "what has room again is used again");
     }
 }

@@ -2,13 +2,12 @@
 
 use shmcast::hosting::fault;
 use shmcast::{EndWatch, Event, Message, Start, Subscriber};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::FromZeros;
 
-use super::line::Line;
+use super::line::{Line, send_to_all};
 use super::native::{NativeState, other, sender_config, sender_of};
 use super::opening::Feeds;
 use crate::BridgeError;
@@ -22,7 +21,7 @@ use crate::proto::wire::Meta;
 use crate::sending::{LiveCopy, Sending};
 use crate::spec::{BridgeSpec, SendSpec};
 use crate::status::{Phase, SendCounters};
-use crate::thread::{Clock, wall_ns};
+use crate::thread::Clock;
 
 /// The last part of a wait for the link, in nanoseconds. In this part, the thread spins.
 const SPIN_NS: u64 = 50_000;
@@ -53,7 +52,7 @@ pub(super) struct Outlet {
     pub(super) is_over: bool,
     /// Distinguishes the end of the channel from the end of an earlier publisher.
     pub(super) end: EndWatch,
-    /// The sequence after the last gap in the ring. A session that begins after a gap begins at this sequence.
+    /// The sequence after the last gap or lap in the ring. A session that begins after it begins at this sequence.
     pub(super) gap_end: u64,
     pub(super) lines: Vec<Line>,
     /// The socket from which unicast leases are served.
@@ -116,10 +115,11 @@ impl Outlet {
             Event::Lapped(lapped) => {
                 self.counters.lapped += 1;
                 self.counters.messages_missed += lapped.missed;
+                self.note_hole(&event);
             }
             Event::Gap { from, to } => {
                 self.counters.gap_messages += to - from + 1;
-                self.gap_end = to + 1;
+                self.note_hole(&event);
             }
             Event::NewSession { session } if !self.keeps_session => {
                 self.end.note(&event);
@@ -136,6 +136,15 @@ impl Outlet {
             // The library and the bridge are released together, so each kind of event that exists is handled above.
             other => debug_assert!(false, "bridges do not carry {other:?}"),
         }
+    }
+
+    /// Notes the end of a gap or a lap. A standby calls this too, because the counters do not count what its peer has sent.
+    pub(super) fn note_hole(&mut self, event: &Event<'_>) {
+        self.gap_end = match event {
+            Event::Gap { to, .. } => to + 1,
+            Event::Lapped(lapped) => lapped.resumed_at,
+            _ => self.gap_end,
+        };
     }
 
     #[inline]
@@ -182,6 +191,7 @@ impl Outlet {
             second.sender.close();
             self.send_second_batch();
         }
+        self.shared.note_sent(self.sender.next());
     }
 
     /// Sends the batch of the second feed.
@@ -281,15 +291,23 @@ impl Outlet {
         }
     }
 
-    /// Ends the session if the channel has ended.
+    /// Ends the session if the channel has ended. The end names the sequence after the last gap, so that receivers notice this gap.
+    ///
+    /// An earlier mistake: the end named the sequence after the last message, and the receivers of a relay did not notice a gap before the
+    /// end.
     pub(super) fn end_with(&mut self, subscriber: &Subscriber, now_ns: u64) {
         if !self.is_over && self.end.is_over(subscriber) {
             self.flush();
             self.is_over = true;
-            self.sender.end(now_ns);
+            self.sender.skip_to(self.gap_end);
             if let Some(second) = &mut self.second {
+                second.sender.skip_to(self.gap_end);
                 second.sender.end(now_ns);
             }
+            // A server answers requests only for sequences before this one.
+            self.shared.next.fetch_max(self.sender.next(), Ordering::Release);
+            self.shared.note_sent(self.sender.next());
+            self.sender.end(now_ns);
             self.shared.life.enter(Phase::Ending);
         }
     }
@@ -302,6 +320,7 @@ impl Outlet {
             true => subscriber.next_sequence(),
             false => subscriber.first_sequence(),
         };
+        self.gap_end = 0;
         self.shared.begin_change();
         self.begin_in(Some(run_of(subscriber.header())), session, begin, subscriber.next_sequence());
         self.shared.end_change();
@@ -317,8 +336,9 @@ impl Outlet {
         self.counters.sessions += u64::from(session != self.sender.session());
         self.renew(session, next);
         self.shared.note_begin(ring, session, begin, next);
-        self.shared.set_session(session);
         self.shared.next.store(next, Ordering::Release);
+        self.shared.note_sent(next);
+        self.shared.set_session(session);
         self.shared.life.enter(Phase::Running);
     }
 
@@ -326,7 +346,9 @@ impl Outlet {
     #[cold]
     pub(super) fn go_on(&mut self, session: Session, next: u64) {
         if session != self.sender.session() {
-            return self.begin(session, next);
+            // The other egress has sent earlier messages of its session.
+            let begin = self.shared.begin.load(Ordering::Acquire).min(next);
+            return self.begin_in(None, session, begin, next);
         }
         self.renew(session, next);
         self.shared.life.enter(Phase::Running);
@@ -417,80 +439,5 @@ fn poll_idle(
             out[..packet.len()].copy_from_slice(&packet);
             Some(packet.len())
         }
-    }
-}
-
-fn send_to_all<'a, D: Iterator<Item = &'a [u8]>>(
-    (lines, mut leases, live, tap): (&mut [Line], Option<&mut Line>, &[SocketAddr], Option<&Tap>),
-    counters: &mut SendCounters,
-    datagrams: impl Fn() -> D,
-) {
-    for line in &mut *lines {
-        let to = (!line.is_connected).then_some(line.to);
-        line.send(to, datagrams(), counters);
-    }
-    if let Some(leases) = &mut leases {
-        live.iter().for_each(|to| leases.send(Some(*to), datagrams(), counters));
-    }
-    if let Some(tap) = tap {
-        let now_ns = wall_ns();
-        let routes = lines
-            .iter()
-            .map(|line| (line.from, line.to))
-            .chain(leases.iter().flat_map(|leases| live.iter().map(|to| (leases.from, *to))));
-        for (from, to) in routes {
-            let from = from.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-            datagrams().for_each(|datagram| tap.record(now_ns, from, to, datagram));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shmcast::sys::datagrams::Segments;
-    use std::net::UdpSocket;
-    use std::os::fd::OwnedFd;
-    use std::os::unix::net::UnixDatagram;
-    use std::sync::mpsc::channel;
-    use std::time::Duration;
-    use zerocopy::FromZeros;
-
-    fn line(socket: UdpSocket) -> Line {
-        crate::socket::set_patience(&socket).unwrap();
-        let to = "127.0.0.1:9".parse().unwrap();
-        // A Unix socket does not support segments.
-        Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
-    }
-
-    /// The paused line of this test is a Unix socket, because its queue is short and easy to fill. A send to a full Unix socket waits, as a
-    /// send through a paused network card does.
-    #[test]
-    fn a_paused_line_is_waited_for_once_and_another_goes_on() {
-        let (paused, drain) = UnixDatagram::pair().unwrap();
-        let (sends, hears) =
-            (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
-        sends.connect(hears.local_addr().unwrap()).unwrap();
-        let mut lines = [line(UdpSocket::from(OwnedFd::from(paused))), line(sends)];
-        let (tell, hear) = channel();
-        std::thread::spawn(move || {
-            let mut counters = SendCounters::new_zeroed();
-            let mut round = |rounds: u32| {
-                for _ in 0..rounds {
-                    let batch = || std::iter::repeat_n(&b"message"[..], 100);
-                    send_to_all((&mut lines, None, &[], None), &mut counters, batch);
-                }
-                counters
-            };
-            tell.send(round(20)).unwrap();
-            drain.set_nonblocking(true).unwrap();
-            while drain.recv(&mut [0; 16]).is_ok() {}
-            tell.send(round(1)).unwrap();
-        });
-        let counters = hear.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
-        assert_eq!((counters.pauses, counters.datagrams_sent + counters.datagrams_refused), (1, 4_000));
-        assert!(counters.datagrams_sent >= 2_000 && counters.datagrams_refused > 1_000, "{counters:?}");
-        let after = hear.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
-        assert!(after.datagrams_sent > counters.datagrams_sent + 100, "what has room again is used again");
     }
 }

@@ -94,7 +94,7 @@ impl Live {
             }
         }
         if session != self.outlet.sender.session() {
-            self.outlet.begin(session, self.outlet.sender.next());
+            self.outlet.go_on(session, self.outlet.sender.next());
         }
         Ok(())
     }
@@ -124,7 +124,10 @@ impl Live {
                     self.outlet.end.note(&event);
                     continue;
                 }
-                Ok(Some(Event::Lapped(_) | Event::Gap { .. })) => continue,
+                Ok(Some(event @ (Event::Lapped(_) | Event::Gap { .. }))) => {
+                    self.outlet.note_hole(&event);
+                    continue;
+                }
                 Ok(Some(event)) => {
                     self.outlet.take(event);
                     continue;
@@ -136,6 +139,7 @@ impl Live {
         }
         // A standby answers repairs from its own ring.
         self.outlet.shared.next.store(subscriber.next_sequence(), Ordering::Release);
+        self.outlet.shared.note_sent(subscriber.next_sequence());
         if let Err(e) = result {
             return self.lose(e);
         }

@@ -436,6 +436,7 @@ impl<'a> Server<'a> {
     /// would get the messages of another session.
     fn of(shared: &Sending, replay: &'a mut Replay, store: &'a mut Store) -> Option<Self> {
         let (session, next) = shared.feed(store.ring.change)?;
+        store.set_floor(shared.begin.load(Ordering::Acquire));
         Some(Self { replay, store, sent: Sent { session, next } })
     }
 

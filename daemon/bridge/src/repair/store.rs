@@ -59,6 +59,16 @@ impl Store {
         *self = Store { earlier, ..Store::new(subscriber, change, floor) };
     }
 
+    /// Notes the session's first message. A session can begin in a ring that has messages of the session before.
+    ///
+    /// An earlier mistake: the journal's messages of the session before answered requests of the next session.
+    pub(super) fn set_floor(&mut self, floor: u64) {
+        if floor != self.floor {
+            self.floor = floor;
+            self.journal.iter_mut().for_each(|journal| journal.past.set_floor(floor));
+        }
+    }
+
     /// Takes the channel's journal if the channel has one by now, and starts the thread that reads the journal. Call this every few
     /// milliseconds, because a channel can get its journal later.
     ///
@@ -81,6 +91,9 @@ impl Store {
     pub(super) fn held(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
         self.from_shelf = false;
         let is_backed = self.found.is_some();
+        if first < self.floor {
+            return Held { is_backed, ..Held::of_ring(self.floor.min(next), next) };
+        }
         let place = self.ring.place(first, next);
         let is_missed = is_backed && self.journal.is_none() && matches!(place, InRing::TooOld(_));
         if is_missed && !self.is_missed_for_long(now_ns) {
@@ -182,5 +195,25 @@ impl Store {
     pub(super) fn counters(&self) -> PastCounters {
         let counters = self.journal.as_ref().map(|journal| *journal.past.counters());
         self.earlier.plus(&counters.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmcast::Publisher;
+
+    /// A promoted channel continues in its ring, with another session.
+    #[test]
+    fn a_session_is_not_answered_with_messages_of_the_session_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open().unwrap();
+        publisher.publish_batch(vec![b"x"; 10]).unwrap();
+        let mut store = Store::new(Subscriber::builder("t").dir(dir.path()).open().unwrap(), 0, 1);
+        let request = Request::Plain { from: "127.0.0.1:9".parse().unwrap(), datagram: [0; REQUEST_BYTES] };
+        assert_eq!(store.held(0, 2, 11, &request), Held::of_ring(2, 11));
+        store.set_floor(6);
+        assert_eq!(store.held(0, 2, 11, &request), Held::of_ring(6, 11));
+        assert_eq!(store.held(0, 7, 11, &request), Held::of_ring(7, 11));
     }
 }

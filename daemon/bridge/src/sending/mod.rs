@@ -39,8 +39,10 @@ pub(super) struct Sending {
     /// The name of the session that is sent: eight bytes in the first word, and two in the second. During a change of the session, a reader
     /// can get one word of each session. These two words are the name of no session.
     pub(super) session: [AtomicU64; 2],
-    /// The sequence after the last sent message. Repairs never go beyond this sequence.
+    /// The sequence after the last message that is being sent. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,
+    /// The sequence after the last message that was sent on every line. The state file names this sequence.
+    sent: AtomicU64,
     /// The identity of the sent ring's run, as [`run_of`] returns it.
     ring: Mutex<[u64; 2]>,
     /// The first sequence that was sent in the session, as far as this bridge knows.
@@ -105,6 +107,7 @@ impl Sending {
             live_bytes: AtomicU64::new(0),
             session: Default::default(),
             next: AtomicU64::new(next),
+            sent: AtomicU64::new(next),
             ring: Mutex::default(),
             begin: AtomicU64::new(next),
             changes: AtomicU64::new(0),
@@ -195,7 +198,7 @@ impl Sending {
         let is_mirror = subscriber.remote_session() == Some(*session.as_bytes());
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let noted = state.as_ref().filter(|_| is_resumed).and_then(|(file, _)| file.begin(session));
-        let known = if is_mirror { None } else { noted.or(begun) };
+        let known = noted.or(begun.filter(|_| !is_mirror));
         let unknown =
             if fault!("a_session_begins_with_its_bridge") { next } else { subscriber.first_since_restart() };
         let begin = known.unwrap_or(unknown);
@@ -238,14 +241,21 @@ impl Sending {
     /// Returns the egress's progress. After the egress's threads have ended, this is the place where the egress stopped.
     pub(super) fn stopped(&self) -> Stopped {
         let ring = self.ring();
-        let next = self.next.load(Ordering::Acquire);
+        let next = self.sent.load(Ordering::Acquire);
         let progress = Progress { ring, session: self.session(), next };
         Stopped { progress, begin: self.begin.load(Ordering::Acquire) }
     }
 
+    /// Notes that all messages before `next` were sent on every line.
+    pub(super) fn note_sent(&self, next: u64) {
+        self.sent.store(next, Ordering::Release);
+    }
+
     /// Writes the progress of the session to the state file.
+    ///
+    /// An earlier mistake: the file named messages that still waited for the link. A bridge that was killed then never sent them.
     pub(super) fn note_progress(&self) {
-        let (session, next) = (self.session(), self.next.load(Ordering::Acquire));
+        let (session, next) = (self.session(), self.sent.load(Ordering::Acquire));
         self.write(|file, progress| {
             if progress.session != session || progress.next == next {
                 return Ok(());
@@ -293,6 +303,24 @@ mod tests {
     use crate::proto::term::MOST_AHEAD;
     use crate::spec::WaitMode;
     use crate::waiting::Choice;
+
+    #[test]
+    fn the_state_file_names_what_was_sent_and_not_what_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let session = Session::of_channel("T", 1).unwrap();
+        let state = (StateFile::open(&path).unwrap().0, Progress { ring: [1, 2], session, next: 1 });
+        let waiting = Choice::of(WaitMode::Block).shown;
+        let shared = Sending::new(RefusedSettings::default(), waiting, 0, 1, Some(state));
+        shared.note_begin(Some([1, 2]), session, 1, 1);
+        shared.set_session(session);
+        shared.next.store(50, Ordering::Release);
+        shared.note_sent(20);
+        shared.note_progress();
+        let noted = StateFile::open(&path).unwrap().1.map(|progress| progress.next);
+        assert_eq!((noted, shared.stopped().progress.next), (Some(20), 20));
+        assert_eq!(shared.feed(0).map(|(_, next)| next), Some(50), "repairs go up to what is on its way");
+    }
 
     /// A term that is too high to be believed must not hide the true term.
     #[test]

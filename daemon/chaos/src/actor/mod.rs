@@ -4,7 +4,9 @@
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
+mod board;
 mod foreign;
+mod gates;
 mod past;
 mod publisher;
 mod reader;
@@ -12,7 +14,7 @@ mod recorder;
 
 use crate::log::{Fact, Log};
 use crate::payload::{Identity, Sizes};
-use crate::story::{How, Sending, Start, Waiting};
+use crate::story::{How, Sending, Shape, Start, Waiting};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -51,6 +53,9 @@ pub struct Opening {
     pub mode: Option<u32>,
     /// Time during which a failed opening is tried again.
     pub patience_ms: u64,
+    /// The board and the gates, if the publisher makes them.
+    #[serde(default)]
+    pub shape: Shape,
 }
 
 /// The parameters of a subscription.
@@ -74,6 +79,12 @@ pub struct Subscribing {
     /// Whether the reader never reads from a journal.
     #[serde(default)]
     pub live_only: bool,
+    /// The gate that the reader takes.
+    #[serde(default)]
+    pub gate: Option<String>,
+    /// The distance in bytes from which on the reader skips old messages of a key; 0 for the default.
+    #[serde(default)]
+    pub conflate: Option<u32>,
     /// The command of a testee in another language. If there is a command, the testee receives in place of this process, and tools see no
     /// reader page of this process.
     #[serde(default)]
@@ -102,6 +113,8 @@ pub enum Order {
     Read { how: How, ms: u32, rest_us: u32 },
     /// Receive this many events.
     Block { events: u32 },
+    /// Search the board of a channel for keys. The choice of the keys begins with `first`.
+    Get { place: Place, channel: String, first: u32, times: u16, pause_us: u32 },
     /// Seek.
     Seek { by: i64 },
     /// Receive until the message with this sequence has arrived, but not longer than `ms`.
@@ -198,7 +211,7 @@ pub fn play(log: &Path) -> Result<()> {
     let log = Log::append(log).with_context(|| format!("open {}", log.display()))?;
     reader::on_cpu_and_waiting();
     obey_modes().context("give up the right to pass over modes")?;
-    let mut actor = Actor { log, orders: Orders::default(), publisher: None, reader: None };
+    let mut actor = Actor { log, orders: Orders::default(), publisher: None, reader: None, board: None };
     while let Some(Told { id, order }) = actor.orders.take()? {
         let value = actor.carry_out(order)?;
         let mut line = serde_json::to_vec(&Answer { id, value })?;
@@ -224,6 +237,8 @@ struct Actor {
     orders: Orders,
     publisher: Option<publisher::Publishing>,
     reader: Option<reader::Reading>,
+    /// The board that the actor last searched.
+    board: Option<board::Open>,
 }
 
 impl Actor {
@@ -263,6 +278,10 @@ impl Actor {
                 self.read(|reader, log, orders| reader.read(log, orders, how, until, rest))
             }
             Order::Block { events } => self.read(|reader, log, _| reader.block(log, events)),
+            Order::Get { place, channel, first, times, pause_us } => {
+                let Self { board, log, .. } = self;
+                board::look(board, log, (&place, &channel), (first, times), pause_us).map(|()| Value::Null)
+            }
             Order::Seek { by } => self.read(|reader, log, _| reader.seek(log, by)),
             Order::Finish { last, sequence, ms } => {
                 let deadline = Instant::now() + Duration::from_millis(ms);
@@ -294,7 +313,7 @@ impl Actor {
     /// Closes the actor's publisher and reader cleanly.
     fn close(&mut self) -> Result<()> {
         self.log.write(Fact::Closing)?;
-        (self.publisher, self.reader) = (None, None);
+        (self.publisher, self.reader, self.board) = (None, None, None);
         self.log.write(Fact::Closed)?;
         Ok(())
     }

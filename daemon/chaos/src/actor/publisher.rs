@@ -1,5 +1,6 @@
 //! The publishing actor. Before each call it logs what it will publish, and after the call how much was published.
 
+use super::gates::{self, Watch};
 use super::{Opening, Orders, Place, client, kind};
 use crate::log::{Fact, Log};
 use crate::payload::{Identity, Marks, Sizes, fill};
@@ -36,6 +37,7 @@ impl Publishing {
                 let largest = opened.max_message();
                 let (next, epoch, capacity) = (opened.next_sequence(), opened.epoch(), opened.capacity());
                 log.write(Fact::Opened { next, epoch, capacity, largest })?;
+                gates::note_figures(&opened, log)?;
                 if let (Some(wanted), Place::Dir(dir)) = (opening.mode, &opening.place) {
                     let found = fs::metadata(dir.join(&channel))?.permissions().mode() & 0o777;
                     log.write(Fact::Mode { wanted, found })?;
@@ -79,23 +81,33 @@ impl Publishing {
         log.write(Fact::Publishing { first, count, sizes, next: self.publisher.next_sequence(), old })?;
         let mut error = None;
         let mut done = 0;
-        while done < count && error.is_none() {
+        let (mut watch, mut goes_on) = (Watch::new(&self.publisher), true);
+        while done < count && error.is_none() && goes_on {
             let expected = self.publisher.next_sequence();
             let some = if sending == Sending::Batch { BATCH.min(count - done) } else { 1 };
+            let begun = watch.begin();
             match self.send(some, sizes, sending) {
                 Ok(sequence) if sequence == expected => {
                     done += some;
                     self.next.counter += some;
                 }
                 Ok(sequence) => error = Some(format!("told sequence {sequence} and not {expected}")),
+                Err(PublishError::Full { gate, .. }) => {
+                    // The messages of a batch before the refused one were published.
+                    let sent = (self.publisher.next_sequence() - expected) as u32;
+                    (done, self.next.counter) = (done + sent, self.next.counter + sent);
+                    goes_on = watch.refused(gate.as_str(), begun.as_ref());
+                }
                 Err(e) => error = Some(kind(&e)),
             }
+            watch.end(begun, "publish", some);
             if !pause.is_zero() {
                 std::thread::sleep(pause);
             }
         }
         let next = self.publisher.next_sequence();
         log.write(Fact::Published { count: done, next, error })?;
+        watch.finish(&self.publisher, sending == Sending::Try, log)?;
         let last = Identity { counter: self.next.counter.saturating_sub(1), ..self.next };
         Ok(json!({ "last": last, "next": next, "count": done }))
     }
@@ -107,10 +119,13 @@ impl Publishing {
         let marks = if sending == Sending::Single { Marks::default() } else { who.marks() };
         let mark = Mark { tag: marks.tag, key: marks.key };
         match sending {
-            Sending::Single | Sending::Marked => {
+            Sending::Single | Sending::Marked | Sending::Try => {
                 self.buffer.resize(length, 0);
                 fill(&self.channel, who, marks, &mut self.buffer);
-                self.publisher.publish_with(&self.buffer, mark)
+                match sending {
+                    Sending::Try => self.publisher.try_publish_with(&self.buffer, mark),
+                    _ => self.publisher.publish_with(&self.buffer, mark),
+                }
             }
             Sending::Old => {
                 self.buffer.resize(length, 0);
@@ -180,7 +195,7 @@ pub(super) fn misopen(dir: &Path, channel: &str) -> bool {
 }
 
 fn open(opening: &Opening) -> Result<Publisher, ChannelError> {
-    let Opening { place, channel, sizes, anew, full, mode, .. } = opening;
+    let Opening { place, channel, sizes, anew, full, mode, shape, .. } = opening;
     let mut builder = Publisher::builder(channel);
     builder = match (client(place)?, place) {
         (Some(client), _) => builder.client(&client),
@@ -189,6 +204,7 @@ fn open(opening: &Opening) -> Result<Publisher, ChannelError> {
     };
     if let Some([capacity, largest]) = sizes {
         builder = builder.capacity(*capacity).max_message(*largest);
+        builder = gates::equip(builder, channel, [*capacity, *largest], shape);
     }
     if *anew {
         builder = builder.anew();

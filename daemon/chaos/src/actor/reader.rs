@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// The time limit of one call.
 const CALL: Duration = Duration::from_millis(20);
 /// A call is logged as late if it returns this long after its time limit. The oracle decides whether the delay is a violation.
-const SLACK: Duration = Duration::from_millis(100);
+pub(super) const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.
 pub(super) struct Reading {
@@ -41,7 +41,7 @@ type Called = Result<usize, RecvError>;
 impl Reading {
     pub(super) fn open(log: &mut Log, wanted: &Subscribing) -> Result<Option<Self>> {
         let Subscribing { channel, host, start, page, skip, live_only, .. } = wanted.clone();
-        let history = !live_only;
+        let history = !live_only && wanted.conflate.is_none();
         log.write(Fact::Subscribing { channel: channel.clone(), host, start, page, history, skip })?;
         match open(wanted) {
             Ok(subscriber) => {
@@ -56,6 +56,10 @@ impl Reading {
                 };
                 let (refused, clock) = (subscriber.page_refused().is_some(), Some(subscriber.clock()));
                 log.write(Fact::Subscribed { next, refused })?;
+                if wanted.gate.is_some() || wanted.conflate.is_some() {
+                    let (gate, conflates) = (wanted.gate.clone(), wanted.conflate.is_some());
+                    log.write(Fact::Joined { gate, conflates })?;
+                }
                 Ok(Some(Self {
                     subscriber,
                     foreign,
@@ -327,7 +331,9 @@ impl Reading {
 }
 
 fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
-    let Subscribing { place, channel, start, wait, skip, page, full, watch, live_only, .. } = wanted;
+    let Subscribing {
+        place, channel, start, wait, skip, page, full, watch, live_only, gate, conflate, ..
+    } = wanted;
     let builder = Subscriber::builder(channel).watch_publisher(*watch);
     let builder = if *live_only { builder.history(History::Never) } else { builder };
     let builder = match (client(place)?, place) {
@@ -339,6 +345,16 @@ fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
         Start::Latest => shmcast::Start::Latest,
         Start::Oldest => shmcast::Start::Oldest,
         Start::Sequence(sequence) => shmcast::Start::Sequence(*sequence),
+        Start::Board => shmcast::Start::Board,
+    };
+    let builder = match gate {
+        Some(gate) => builder.gate(gate.clone()),
+        None => builder,
+    };
+    let builder = match conflate {
+        Some(0) => builder.conflate(),
+        Some(bytes) => builder.conflate_behind((*bytes).into()),
+        None => builder,
     };
     let wait = match wait {
         Waiting::Spin => Wait::Spin,

@@ -1,6 +1,7 @@
 //! Collects the events of a reader for the log. Consecutive messages become one line.
 
 use super::publisher::AGE_NS;
+use crate::keys::Keys;
 use crate::log::{Entry, Fact, Log, Time, now};
 use crate::payload::{Identity, Marks, recognise};
 use anyhow::Result;
@@ -135,6 +136,9 @@ impl Recorder {
     }
 
     pub(super) fn message(&mut self, message: &Message<'_>) {
+        if message.conflated.is_some_and(|conflated| self.newest_of_key(message, conflated)) {
+            return;
+        }
         let marks = Marks { tag: message.tag, key: message.key };
         let Some(who) = recognise(&self.channel, self.before, marks, message.payload) else {
             self.before = None;
@@ -158,6 +162,24 @@ impl Recorder {
         }
         self.end_run();
         self.run = Some(Run { sequence: message.sequence, first: who, count: 1, bytes, old });
+    }
+
+    /// Notes a message of the board. Returns false if its bytes are wrong.
+    fn newest_of_key(&mut self, message: &Message<'_>, conflated: u64) -> bool {
+        let marks = Marks { tag: message.tag, key: message.key };
+        let (sequence, length) = (message.sequence, message.payload.len());
+        if let Some(who) = recognise(&self.channel, None, marks, message.payload) {
+            self.fact(Fact::Newest { sequence, message: who, length, conflated });
+            (self.before, self.newest, self.resumed_at) = (None, Some(who), 0);
+            return true;
+        }
+        let Some(keys) = Keys::of(&self.channel).filter(|keys| keys.end == length) else { return false };
+        let (zeros, key) = message.payload.split_at(keys.start);
+        match keys.parse(key).filter(|_| zeros.iter().all(|byte| *byte == 0)) {
+            Some(key) => self.fact(Fact::Forgotten { sequence, key }),
+            None => return false,
+        }
+        true
     }
 
     fn end_run(&mut self) {

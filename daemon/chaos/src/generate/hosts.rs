@@ -32,7 +32,8 @@ pub(super) fn setup(random: &mut Rng) -> Setup {
     };
     let largest = if native { [PLAIN, 20_000, 100_000][random.usize(..3)] } else { PLAIN };
     let strict = random.u8(..4) == 0;
-    let channels = vec![Channel { name: "a".into(), capacity: CAPACITY, largest, strict, journal: None }];
+    let channels =
+        vec![Channel { name: "a".into(), capacity: CAPACITY, largest, strict, journal: None, shape: None }];
     Setup { channels, keeps: true, lines: None, net: Some(net), limits: None }
 }
 

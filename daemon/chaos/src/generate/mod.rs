@@ -4,6 +4,7 @@
 //! `faults.toml`. A change of the last scene (`ends.rs`) does not change the earlier steps, because this scene has a separate random
 //! stream.
 
+mod boards;
 mod ends;
 mod hosts;
 mod journals;
@@ -34,6 +35,7 @@ pub fn story(seed: u64, profile: Profile) -> Story {
     }
     writer.end(seed);
     writer.visit(seed);
+    writer.equip(seed);
     Story { seed, profile, setup: writer.setup, steps: writer.steps }
 }
 
@@ -55,7 +57,7 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
         };
         let may_record = matches!(profile, Profile::Journal | Profile::Limits);
         let journal = may_record.then(|| journals::journal(random)).flatten();
-        Channel { name: (*name).to_owned(), capacity, largest, strict, journal }
+        Channel { name: (*name).to_owned(), capacity, largest, strict, journal, shape: None }
     });
     let channels = channels.collect();
     if profile == Profile::Limits {

@@ -4,7 +4,8 @@
 //! Steps that the runner would skip do not count.
 
 use crate::story::{
-    Bound, Change, Does, Held, HostStep, How, NetStep, Plant, Start, Step, Story, Trouble, Waiting, Way, Whom,
+    Bound, Change, Channel, Does, Held, HostStep, How, NetStep, Plant, Shape, Start, Step, Story, Trouble,
+    Waiting, Way, Whom,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,6 +40,8 @@ struct Scan<'a> {
     /// For each channel number: whether the channel is strict, and whether the daemon keeps a journal of it.
     strict: Vec<bool>,
     journals: Vec<bool>,
+    /// The channels with their present boards and gates, by number.
+    channels: Vec<Channel>,
     has_second_sender: bool,
     is_second_sender_closed: bool,
     is_promoted: bool,
@@ -56,6 +59,7 @@ impl<'a> Scan<'a> {
             begun: BTreeSet::new(),
             closed: BTreeSet::new(),
             recorded: BTreeSet::new(),
+            channels: channels.clone(),
             strict: channels.iter().map(|channel| channel.strict).collect(),
             journals: channels.iter().map(|channel| channel.journal.is_some()).collect(),
             has_second_sender: story.setup.net.as_ref().is_some_and(|net| net.has_peer),
@@ -85,6 +89,9 @@ impl<'a> Scan<'a> {
             (true, true) if host == 0 => features.insert("strict"),
             (true, true) => false,
         };
+        if self.shape(at).is_some_and(|shape| shape.board.is_some()) {
+            features.insert("board");
+        }
         if host == 0 && self.journals[at] && self.has_daemon() {
             features.insert("journal-daemon");
         }
@@ -92,6 +99,20 @@ impl<'a> Scan<'a> {
             features.insert("record");
         }
         features
+    }
+
+    /// The present board and gates of a channel.
+    fn shape(&self, at: usize) -> Option<&Shape> {
+        self.channels[at].shape.as_ref()
+    }
+
+    /// Notes that a reader uses the board or a gate of its channel.
+    fn attach(&mut self, who: u8, channel: u8, conflates: bool, gate: Option<u8>) {
+        let shape = self.shape(self.place(channel).0).cloned().unwrap_or_default();
+        let has_gate = gate.is_some_and(|gate| usize::from(gate) < shape.gates.len());
+        let Some((_, own)) = self.readers.get_mut(&who) else { return };
+        own.extend(has_gate.then_some("gate"));
+        own.extend((conflates && shape.board.is_some()).then_some("board"));
     }
 
     /// Returns the features of the bridge that sends a channel. The list is empty if there is no bridge.
@@ -194,6 +215,10 @@ impl<'a> Scan<'a> {
             Step::OpenWithMode { who, channel, .. } => self.open(who, channel, false),
             Step::Close { who } => self.close(who),
             Step::Subscribe { who, channel, start, wait, .. } => self.subscribe(who, channel, start, wait),
+            Step::Attach { who, channel, start, wait, conflate, gate } => {
+                self.subscribe(who, channel, start, wait);
+                self.attach(who, channel, conflate.is_some(), gate);
+            }
             Step::Read { who, how: How::Async | How::Mixed, .. } => {
                 if let Some((_, own)) = self.readers.get_mut(&who) {
                     own.insert("async");
@@ -259,6 +284,7 @@ impl<'a> Scan<'a> {
             Start::Latest => "latest",
             Start::Oldest => "oldest",
             Start::Sequence(_) => "sequence",
+            Start::Board => "board",
         };
         let mut own = Own::from([start]);
         if wait == Waiting::Park {
@@ -298,15 +324,16 @@ impl<'a> Scan<'a> {
         if !self.has_daemon() || !self.begun.contains(&channel) {
             return;
         }
+        self.channels[at].change_shape(change);
         let event = match change {
             // If a channel is left out of the configuration, its bridge is also left out.
             Change::Remove => "control.removed",
             Change::Add => "control.added",
-            Change::Largest | Change::Capacity => "control.sizes",
+            Change::Largest | Change::Capacity | Change::Board => "control.sizes",
             Change::Mode => "control.mode",
             Change::Journal if self.story.setup.channels[at].journal.is_some() => "control.journal",
             Change::Broken => "control.refused",
-            Change::Journal | Change::Nothing => return,
+            Change::Journal | Change::Nothing | Change::Gates => return,
         };
         self.hit_channel(event, channel);
         match change {

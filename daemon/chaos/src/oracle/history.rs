@@ -1,8 +1,8 @@
 //! The logs in sorted form: publications with their messages, subscriptions with their events, and actions of the runner.
 
-use crate::log::{Deed, Entry, Fact, Time, read};
+use crate::log::{Deed, Entry, Fact, Found, GateFigures, Time, read};
 use crate::payload::{Identity, Sizes};
-use crate::story::{Net, Profile, Start};
+use crate::story::{Net, Profile, Shape, Start};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,6 +31,12 @@ pub struct History {
     pub subscriptions: Vec<Subscription>,
     /// Failed openings.
     pub failed: Vec<Failure>,
+    /// The channels of readers that were killed while they subscribed.
+    pub unfinished: Vec<String>,
+    /// The boards and gates that the channels have at the beginning, by the name of the channel.
+    pub shapes: BTreeMap<String, Shape>,
+    /// The searches for keys on boards.
+    pub looks: Vec<Look>,
 }
 
 /// An opening that failed.
@@ -48,6 +54,38 @@ pub struct Failure {
     pub kind: String,
     /// The text of the error.
     pub why: String,
+}
+
+/// A search for a key on a channel's board.
+#[derive(Debug, Clone)]
+pub struct Look {
+    /// The actor.
+    pub actor: String,
+    /// The channel.
+    pub channel: String,
+    /// The times at which the search began and had ended.
+    pub began: Time,
+    pub ended: Time,
+    /// The number of the key.
+    pub key: u32,
+    /// The result; `None` if the key is not on the board.
+    pub found: Option<Found>,
+    /// The kind of the error, if the search failed.
+    pub error: Option<String>,
+}
+
+/// Messages of a publisher that a gate refused.
+#[derive(Debug, Clone)]
+pub struct Refusals {
+    /// The gate.
+    pub gate: String,
+    /// Whether the calls were those that never wait.
+    pub tried: bool,
+    /// Their number.
+    pub count: u32,
+    /// The time at which the last refused call began, and a time after its end.
+    pub last: Time,
+    pub until: Time,
 }
 
 /// One opening of a channel for publishing, and the messages that were published after that.
@@ -81,6 +119,12 @@ pub struct Publication {
     pub mode: Option<[u32; 2]>,
     /// Errors of the publisher's calls, each with its time, the call and the text.
     pub errors: Vec<(Time, &'static str, String)>,
+    /// What the publisher said about its gates, in order of time.
+    pub gates: Vec<Entry<Vec<GateFigures>>>,
+    /// The messages that gates refused.
+    pub refusals: Vec<Refusals>,
+    /// Calls that took long.
+    pub late: Vec<Entry<Fact>>,
 }
 
 /// A run of sequences that a publisher used.
@@ -133,6 +177,12 @@ pub struct Subscription {
     pub seen: Vec<Entry<Fact>>,
     /// Whether an error ended the subscription.
     pub has_failed: bool,
+    /// The gate that the reader took.
+    pub gate: Option<String>,
+    /// Whether the reader skips old messages of a key when it is too far behind.
+    pub conflates: bool,
+    /// The time when the subscription certainly ended; `None` if it lasted until the actor's end.
+    pub ended: Option<Time>,
 }
 
 impl History {
@@ -150,6 +200,7 @@ impl History {
             history.net = story.setup.net;
             for channel in story.setup.channels {
                 let name = channel.name;
+                history.shapes.extend(channel.shape.map(|shape| (name.clone(), shape)));
                 history.strict.extend(channel.strict.then(|| name.clone()));
                 history.recorded.extend(channel.journal.map(|_| name.clone()));
                 history.channels.push(name);
@@ -174,6 +225,7 @@ impl History {
         let mut publishing: Option<Publication> = None;
         let mut reading: Option<Subscription> = None;
         for Entry { at, what } in entries {
+            let Some(what) = self.take_of_board(actor, at, what, reading.as_mut()) else { continue };
             match what {
                 Fact::Opening { channel, publisher } => {
                     self.publications.extend(publishing.take());
@@ -224,9 +276,38 @@ impl History {
             }
         }
         self.publications.extend(publishing);
-        self.subscriptions.extend(reading.filter(|reading| reading.at > 0));
+        self.subscriptions.extend(reading);
         self.publications.sort_by_key(|publication| publication.opening);
+        self.unfinished
+            .extend(self.subscriptions.iter().filter(|it| it.at == 0).map(|it| it.channel.clone()));
         self.subscriptions.retain(|subscription| subscription.at > 0);
+    }
+
+    /// Takes a fact about a board or a gate from the log of an actor. Also notes the end of the subscription `reading`. Returns any other
+    /// fact.
+    fn take_of_board(
+        &mut self,
+        actor: &str,
+        at: Time,
+        what: Fact,
+        reading: Option<&mut Subscription>,
+    ) -> Option<Fact> {
+        match (what, reading) {
+            (Fact::Looked { channel, began, key, found, error }, _) => {
+                let actor = actor.to_owned();
+                self.looks.push(Look { actor, channel, began, ended: at, key, found, error });
+                None
+            }
+            (Fact::Joined { gate, conflates }, Some(reading)) => {
+                (reading.gate, reading.conflates) = (gate, conflates);
+                None
+            }
+            (what, Some(reading)) if ends_a_subscription(&what) => {
+                reading.ended = reading.ended.or(Some(at));
+                Some(what)
+            }
+            (what, _) => Some(what),
+        }
     }
 
     /// Returns a channel's publications in order of time. A publication is one opening of a channel for publishing, with the messages that
@@ -240,6 +321,15 @@ impl History {
     /// Returns the publication with this number.
     pub fn publication(&self, number: u32) -> Option<&Publication> {
         self.publications.iter().find(|publication| publication.number == number)
+    }
+}
+
+/// Whether a subscription of the actor has ended at this action.
+fn ends_a_subscription(fact: &Fact) -> bool {
+    match fact {
+        Fact::Closing | Fact::Closed | Fact::Subscribing { .. } => true,
+        Fact::RecvFailed { kind, .. } => kind != "Unmapped",
+        _ => false,
     }
 }
 
@@ -267,6 +357,9 @@ impl Subscription {
             next: 0,
             seen: Vec::new(),
             has_failed: false,
+            gate: None,
+            conflates: false,
+            ended: None,
         }
     }
 }
@@ -288,6 +381,9 @@ impl Publication {
             closing: None,
             mode: None,
             errors: Vec::new(),
+            gates: Vec::new(),
+            refusals: Vec::new(),
+            late: Vec::new(),
         }
     }
 
@@ -315,6 +411,11 @@ impl Publication {
                 self.close_send(at, next.saturating_sub(first));
                 self.errors.extend(error.map(|error| (at, "gap", error)));
             }
+            Fact::Gates { gates } => self.gates.push(Entry { at, what: gates }),
+            Fact::Refused { gate, tried, count, last } => {
+                self.refusals.push(Refusals { gate, tried, count, last, until: at });
+            }
+            late @ Fact::Late { .. } => self.late.push(Entry { at, what: late }),
             Fact::Mode { wanted, found } => self.mode = Some([wanted, found]),
             Fact::Session { identity, error } => {
                 self.sessions.push(identity);

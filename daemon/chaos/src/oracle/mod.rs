@@ -1,4 +1,4 @@
-//! The oracle reads the logs of a story after its end, and reports each violation of the following nine demands. It does not depend on
+//! The oracle reads the logs of a story after its end, and reports each violation of the following ten demands. It does not depend on
 //! rings, segments or the daemon's state.
 //!
 //! 1. Nothing is false: each message was published with this content, on this channel and with this sequence, by a publisher that had not
@@ -11,7 +11,11 @@
 //! 7. The tools report what is true.
 //! 8. Journals keep what was recorded, and list what they lack.
 //! 9. Between hosts, no message is lost that a server or another line has. Sessions never go back. Native lines keep publish times.
+//! 10. A board has the newest message of each key, and readers get exact counts of what was left out. A gate in force keeps its reader from
+//!     being lapped, and holds nobody up for longer than its terms say.
 
+mod boards;
+mod gates;
 mod history;
 mod hosts;
 mod journals;
@@ -19,6 +23,7 @@ pub(crate) mod limits;
 mod lives;
 mod processes;
 mod readers;
+mod streams;
 mod tools;
 
 #[cfg(test)]
@@ -77,7 +82,10 @@ pub fn judge(logs: &Path) -> Result<Vec<Violation>> {
 pub fn judge_history(history: &History) -> Vec<Violation> {
     let mut findings = Findings::default();
     let lives = lives::Lives::of(history, &mut findings);
-    readers::check(history, &lives, &mut findings);
+    let streams = streams::Streams::of(history, &lives);
+    readers::check(history, &lives, &streams, &mut findings);
+    boards::check(history, &lives, &streams, &mut findings);
+    gates::check(history, &mut findings);
     processes::check(history, &mut findings);
     tools::check(history, &mut findings);
     journals::check(history, &mut findings);

@@ -84,6 +84,10 @@ fn check_openings(history: &History, findings: &mut Findings) {
         // A signal is no excuse for a failure. A missing permission to write is no excuse for a reader.
         let is_excuse = why.contains("Interrupted system call")
             || !is_publisher && why.contains("Permission denied") && !was_closed(history);
+        // The gates and the board of a story's channel always fit it.
+        if *is_publisher && ["Gate", "Board", "NoBoard", "Mismatch"].contains(&kind.as_str()) {
+            findings.add(5, "open_failed", actor, format!("{kind}: {why}"));
+        }
         // If a publisher opens a tampered channel, a refusal is right.
         if is_excuse || is_damage && !actor.starts_with(TAMPERED) {
             findings.add(5, "open_failed", actor, format!("{kind}: {why}"));
@@ -122,7 +126,9 @@ fn check_publishing(history: &History, findings: &mut Findings) {
             let was_followed =
                 history.on(channel).any(|p| p.opening > publication.opening && p.opening < *at);
             let is_huge = *call == "gap" && publication.sends.iter().any(|send| send.messages.is_none());
-            if error == "CutOff" && (was_cut || was_followed) || is_huge && error != "CutOff" {
+            // A gate that refuses also refuses a gap or a session for which the ring has no room.
+            let is_full = error == "Full" && *call != "publish" && !publication.gates.is_empty();
+            if error == "CutOff" && (was_cut || was_followed) || is_huge && error != "CutOff" || is_full {
                 continue;
             }
             let what = format!("{call} on channel {channel} failed: {error}");
@@ -133,21 +139,29 @@ fn check_publishing(history: &History, findings: &mut Findings) {
 
 fn check_lateness(history: &History, findings: &mut Findings) {
     for reader in &history.subscriptions {
-        for Entry { at, what } in &reader.seen {
-            let Fact::Late { call, asked_us, took_us, ran_us, waited_us } = what else { continue };
-            let began = at.saturating_sub(took_us * 1000);
-            let stopped_us = stopped(history, &reader.actor, began, *at) / 1000;
-            let may_ask = reader.history && history.recorded.contains(&reader.channel);
-            let past_us = if may_ask { FILES_US } else { 0 };
-            let excused = asked_us + waited_us + stopped_us + LATE_US + past_us;
-            if *took_us > excused {
-                let what = format!(
-                    "{call} took {took_us} us instead of {asked_us}; it ran for {ran_us} us, waited {waited_us} us for \
-                     the CPU and was stopped for {stopped_us} us"
-                );
-                findings.add(5, "late", &reader.actor, what);
-            }
-        }
+        let may_ask = reader.history && history.recorded.contains(&reader.channel);
+        let past_us = if may_ask { FILES_US } else { 0 };
+        reader.seen.iter().for_each(|entry| check_late(history, &reader.actor, entry, past_us, findings));
+    }
+    // A publisher with gates waits as long as they say.
+    for publisher in &history.publications {
+        publisher.late.iter().for_each(|entry| check_late(history, &publisher.actor, entry, 0, findings));
+    }
+}
+
+/// Checks one call. It can last `past_us` longer than asked.
+fn check_late(history: &History, actor: &str, entry: &Entry<Fact>, past_us: u64, findings: &mut Findings) {
+    let Entry { at, what } = entry;
+    let Fact::Late { call, asked_us, took_us, ran_us, waited_us } = what else { return };
+    let began = at.saturating_sub(took_us * 1000);
+    let stopped_us = stopped(history, actor, began, *at) / 1000;
+    let excused = asked_us + waited_us + stopped_us + LATE_US + past_us;
+    if *took_us > excused {
+        let what = format!(
+            "{call} took {took_us} us instead of {asked_us}; it ran for {ran_us} us, waited {waited_us} us for the CPU and \
+             was stopped for {stopped_us} us"
+        );
+        findings.add(5, "late", actor, what);
     }
 }
 

@@ -13,6 +13,7 @@ struct Counts {
     received: u64,
     lapped: u64,
     missed: u64,
+    conflated: u64,
 }
 
 pub(super) fn check(history: &History, findings: &mut Findings) {
@@ -101,8 +102,10 @@ fn check_readers(
         }
         let right = counts(subscription);
         let figure = |name: &str| reader[name].as_u64().unwrap_or(u64::MAX);
-        let told =
-            Counts { received: figure("received"), lapped: figure("lapped"), missed: figure("missed") };
+        let (received, lapped, missed) = (figure("received"), figure("lapped"), figure("missed"));
+        // The field is left out if it is 0.
+        let conflated = reader["conflated"].as_u64().unwrap_or(0);
+        let told = Counts { received, lapped, missed, conflated };
         if told != right {
             let what = format!(
                 "channel {channel}: {} is shown with {told:?}, and has {right:?}",
@@ -165,6 +168,10 @@ fn counts(reader: &Subscription) -> Counts {
         match what {
             Fact::Got { count, .. } => counts.received += u64::from(*count),
             Fact::Odd { .. } => counts.received += 1,
+            Fact::Newest { conflated, .. } => {
+                counts.received += 1;
+                counts.conflated += conflated;
+            }
             Fact::Lapped { missed, .. } => {
                 counts.lapped += 1;
                 counts.missed += missed;

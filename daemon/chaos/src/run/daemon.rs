@@ -1,5 +1,6 @@
 //! A daemon of a story: its configuration, its process, and the state that outlives the process.
 
+use super::boards;
 use super::journals;
 use super::limits;
 use super::manager::Manager;
@@ -140,6 +141,7 @@ impl Daemon {
                 if *records {
                     text.push_str(&journals::line(&self.dir, channel));
                 }
+                text.push_str(&boards::lines(channel));
             }
         }
         // The configuration must not name a bridge whose channel is left out.

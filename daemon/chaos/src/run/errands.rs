@@ -5,7 +5,7 @@ use super::{Actor, PATIENCE, World};
 use crate::actor::{Opening, Order, Place, Subscribing};
 use crate::log::Deed;
 use crate::payload::{Identity, Sizes};
-use crate::story::{self, Channel, How, Sending, Squatter, Step, Waiting};
+use crate::story::{self, Channel, How, Sending, Shape, Squatter, Step, Waiting};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -39,6 +39,10 @@ const PER_ENTRY: u64 = 64;
 impl World<'_> {
     pub(super) fn run_errand(&mut self, step: &Step) -> Result<bool> {
         match *step {
+            Step::Attach { who, channel, start, wait, conflate, gate } => {
+                self.attach(who, channel, (start, wait), (conflate, gate))
+            }
+            Step::Get { who, channel, times, pause_us } => self.get(who, channel, times, pause_us),
             Step::Stray {} => self.stray(),
             Step::Misopen {} => self.misopen(),
             Step::Tamper { channel, laps } => self.tamper(channel, laps),
@@ -234,7 +238,14 @@ impl World<'_> {
         if self.daemons.is_empty() {
             return Ok(None);
         }
-        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict, journal: None };
+        let channel = Channel {
+            name: name.into(),
+            capacity: CAPACITY,
+            largest: 1400,
+            strict,
+            journal: None,
+            shape: None,
+        };
         let daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], keeps, String::new())?;
         daemon.configure(false)?;
         Ok(Some(daemon))
@@ -320,11 +331,30 @@ impl World<'_> {
         File::options().write(true).open(self.channels_dir().join(SPARE).join("segment"))
     }
 
+    fn flood(&mut self, requests: u32) -> Result<bool> {
+        let Some(daemon) = self.daemons.first().filter(|d| !d.is_stopped && d.pid().is_some()) else {
+            return Ok(false);
+        };
+        let Ok(client) = shmcast::Client::at(daemon.socket()) else { return Ok(false) };
+        let refused = (0..requests).filter(|_| client.channel("nosuch").is_err()).count();
+        Ok(refused > 0)
+    }
+
     pub(super) fn opening(&mut self, place: Place, channel: &str, sizes: Option<[u64; 2]>) -> Order {
         let publisher = self.openings;
         self.openings += 1;
         let (channel, anew, full, mode, patience_ms) = (channel.to_owned(), false, false, None, 0);
-        Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms })
+        Order::Open(Opening {
+            place,
+            channel,
+            publisher,
+            sizes,
+            anew,
+            full,
+            mode,
+            patience_ms,
+            shape: Shape::default(),
+        })
     }
 
     /// Gives an order. It is an error if the actor does not carry it out in time.
@@ -346,7 +376,22 @@ pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, host, start, wait) = (channel.to_owned(), 0, story::Start::Oldest, Waiting::Yield);
     let (skip, page, full, watch) = (false, true, false, false);
     let testee = None;
-    Subscribing { place, channel, host, start, wait, skip, page, full, watch, live_only: false, testee }
+    let (live_only, gate, conflate) = (false, None, None);
+    Subscribing {
+        place,
+        channel,
+        host,
+        start,
+        wait,
+        skip,
+        page,
+        full,
+        watch,
+        live_only,
+        gate,
+        conflate,
+        testee,
+    }
 }
 
 pub(super) fn subscribing(place: Place, channel: &str, full: bool) -> Order {

@@ -30,6 +30,22 @@ fn all_at_once() -> Order {
     Order::Publish { count: LAST, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
 }
 
+/// Makes the actor publish [`LAST`] messages. If a gate refuses some, the actor tries again.
+fn publish_all(actor: &mut Actor) -> Value {
+    let until = Instant::now() + Duration::from_millis(SEARCH_MS);
+    let mut left = LAST;
+    loop {
+        let (sizes, sending) = (Sizes::Line, Sending::Single);
+        let id = actor.order(Order::Publish { count: left, sizes, sending, pause_us: 0 });
+        let published = actor.answer(id, PATIENCE).unwrap_or(Value::Null);
+        let Some(count) = published["count"].as_u64() else { return published };
+        left -= (count as u32).min(left);
+        if left == 0 || Instant::now() >= until {
+            return published;
+        }
+    }
+}
+
 /// Returns the daemon of a host.
 fn whom_of(host: usize) -> Whom {
     match host {
@@ -62,6 +78,7 @@ impl World<'_> {
         self.note_silent()?;
         self.reap()?;
         self.wait_for_registration()?;
+        self.read_behind_gates();
         let farewell = self.publish_farewell();
         if !farewell.is_empty() {
             self.finish_readers(&farewell, false)?;
@@ -184,6 +201,7 @@ impl World<'_> {
             self.openings += 1;
             let sizes = self.daemons.is_empty().then_some([wanted.capacity, wanted.largest]);
             let (place, channel) = (self.place(host), wanted.name.clone());
+            let shape = self.shape(&wanted);
             let (anew, full, patience_ms) = (false, false, SEARCH_MS);
             let open = Order::Open(Opening {
                 place,
@@ -194,15 +212,15 @@ impl World<'_> {
                 full,
                 mode: None,
                 patience_ms,
+                shape,
             });
             let id = actor.order(open);
             let opened = actor.answer(id, PATIENCE).unwrap_or(Value::Null);
-            let id = actor.order(all_at_once());
-            let published = actor.answer(id, PATIENCE).unwrap_or(Value::Null);
+            let published = publish_all(&mut actor);
             let message = Identity { publisher, counter: LAST - 1 };
             let sequence = published["next"].as_u64().unwrap_or(0).saturating_sub(1);
             let epoch = opened["epoch"].as_u64().unwrap_or(0);
-            let is_well = published["count"] == json!(LAST);
+            let is_well = published["last"]["counter"] == json!(LAST - 1);
             if is_well {
                 let mode = if wanted.strict { "strict" } else { "takeover" };
                 let mode = (!self.daemons.is_empty()).then(|| mode.to_owned());

@@ -1,7 +1,6 @@
 //! Limits of processes and of the host, which steps set and lift.
 
 use super::programs::Programs;
-use super::steps::set_descriptor_limit;
 use super::{Piped, World};
 use crate::faults::package;
 use crate::log::Deed;
@@ -12,7 +11,7 @@ use nix::unistd::geteuid;
 use rustix::fs::statvfs;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
@@ -367,4 +366,18 @@ pub(super) fn settle(piped: Option<&Piped>) {
     if let Some(piped) = piped {
         piped.settle();
     }
+}
+
+/// Limits a process to this many descriptors more than it has now. `None` removes the limit. Returns whether the process exists.
+pub(super) fn set_descriptor_limit(pid: u32, spare: Option<u8>) -> bool {
+    let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let open: HashSet<u64> =
+        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    // The limit applies to descriptor numbers, and a new descriptor gets the lowest free number.
+    let free = |spare: u8| (0..4096).filter(|number| !open.contains(number)).nth(spare.into());
+    let current = spare.and_then(free).unwrap_or(4096);
+    let limit = Rlimit { current: Some(current), maximum: Some(4096) };
+    // Without a process id, `prlimit` would limit this process.
+    let Some(process) = Pid::from_raw(pid as i32) else { return false };
+    prlimit(Some(process), Resource::Nofile, limit).is_ok()
 }

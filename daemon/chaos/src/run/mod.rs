@@ -4,6 +4,7 @@
 //! the step `race`, the runner does not wait for the next step, so a further step begins while the actor is still busy.
 
 mod actors;
+mod boards;
 mod carry;
 mod daemon;
 mod errands;

@@ -1,14 +1,13 @@
 //! Carries out the steps of a story. Each method returns true if its step could be applied.
 
 use super::errands::wanted;
+use super::limits::set_descriptor_limit;
 use super::{Actor, COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
 use crate::actor::{Opening, Order, Subscribing};
 use crate::log::Deed;
 use crate::story::{Change, Channel, Start, Step, Tool, Waiting, Whom};
 use anyhow::Result;
 use nix::sys::signal::Signal;
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -108,6 +107,7 @@ impl World<'_> {
     fn open(&mut self, who: u8, channel: u8, anew: bool, full: bool, mode: Option<u32>) -> Result<bool> {
         let known = self.channel(channel + (self.home() * self.channels.len()) as u8);
         let number = known.number(self.channels.len());
+        let shape = self.shape(&known.channel);
         let Channel { name: channel, capacity, largest, .. } = known.channel.clone();
         let publisher = self.openings;
         self.openings += 1;
@@ -117,8 +117,17 @@ impl World<'_> {
         if anew {
             self.note(Deed::MayRestart { channel: channel.clone(), why: "opened anew".into() })?;
         }
-        let order =
-            Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms: 0 });
+        let order = Order::Open(Opening {
+            place,
+            channel,
+            publisher,
+            sizes,
+            anew,
+            full,
+            mode,
+            patience_ms: 0,
+            shape,
+        });
         let made = self.is_to_be_made(&known.channel.name);
         let was_told = self.order_to_attach(Whom::Publisher(who), order, number)?;
         self.note_half_made(made, Whom::Publisher(who))?;
@@ -127,7 +136,7 @@ impl World<'_> {
 
     /// Orders an actor to attach to the channel with this number. Before that, the actor leaves its present channel, even if it is the same
     /// channel.
-    fn order_to_attach(&mut self, whom: Whom, order: Order, number: usize) -> Result<bool> {
+    pub(super) fn order_to_attach(&mut self, whom: Whom, order: Order, number: usize) -> Result<bool> {
         let before = self.there(whom).and_then(|actor| actor.channel.take());
         self.note_lost_rings("its last holder left it for another, or to attach again")?;
         let was_told = self.order(whom, order)?.is_some();
@@ -293,6 +302,7 @@ impl World<'_> {
         let mut restarts = false;
         match change {
             Change::Nothing | Change::Broken => {}
+            Change::Board | Change::Gates => configured.channel.change_shape(change),
             Change::Journal => {
                 configured.records = configured.channel.journal.is_some() && !configured.records
             }
@@ -416,15 +426,6 @@ impl World<'_> {
         Ok(true)
     }
 
-    pub(super) fn flood(&mut self, requests: u32) -> Result<bool> {
-        let Some(daemon) = self.daemons.first().filter(|d| !d.is_stopped && d.pid().is_some()) else {
-            return Ok(false);
-        };
-        let Ok(client) = shmcast::Client::at(daemon.socket()) else { return Ok(false) };
-        let refused = (0..requests).filter(|_| client.channel("nosuch").is_err()).count();
-        Ok(refused > 0)
-    }
-
     /// Runs `shmcast` with these arguments on a host, and logs its output.
     pub(super) fn run_tool(&mut self, host: usize, arguments: &[&str]) -> Result<()> {
         let mut command = self.programs.command(&self.programs.shmcast);
@@ -450,20 +451,6 @@ impl World<'_> {
             }
         }
     }
-}
-
-/// Limits a process to this many descriptors more than it has now. `None` removes the limit. Returns whether the process exists.
-pub(super) fn set_descriptor_limit(pid: u32, spare: Option<u8>) -> bool {
-    let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    let open: HashSet<u64> =
-        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // The limit applies to descriptor numbers, and a new descriptor gets the lowest free number.
-    let free = |spare: u8| (0..4096).filter(|number| !open.contains(number)).nth(spare.into());
-    let current = spare.and_then(free).unwrap_or(4096);
-    let limit = Rlimit { current: Some(current), maximum: Some(4096) };
-    // Without a process id, `prlimit` would limit this process.
-    let Some(process) = Pid::from_raw(pid as i32) else { return false };
-    prlimit(Some(process), Resource::Nofile, limit).is_ok()
 }
 
 /// Returns the paths of everything below `dir`.

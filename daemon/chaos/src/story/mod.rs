@@ -5,10 +5,12 @@
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
+mod boards;
 mod limits;
 mod net;
 mod strangers;
 
+pub use boards::{Board, Gate, Lag, Shape, chunk, gate_name};
 pub use limits::{Bound, Held, HostStep, Limits, Verb, Where};
 pub use net::{Does, Forgery, Net, NetStep, Way};
 pub use strangers::{Maker, Plant, Squatter};
@@ -107,6 +109,9 @@ pub struct Channel {
     /// The daemon's journal of the channel. `None` if the daemon never records the channel in this story.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<Recorded>,
+    /// The board and the gates. The channel's name says which bytes of its messages are the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Shape>,
 }
 
 /// The settings with which a daemon records a channel. The files of the journal have the smallest possible size.
@@ -130,6 +135,8 @@ pub enum Start {
     Oldest,
     /// At the message with this sequence.
     Sequence(u64),
+    /// With the channel's board.
+    Board,
 }
 
 /// The way a reader waits.
@@ -184,6 +191,8 @@ pub enum Sending {
     Batch,
     /// `claim` and `commit`
     Claim,
+    /// `try_publish_with`, which never waits for a gate
+    Try,
 }
 
 /// A process of the story.
@@ -220,6 +229,10 @@ pub enum Change {
     Capacity,
     /// The strict mode of the channel is switched on or off.
     Mode,
+    /// The channel gets a board, another board or none.
+    Board,
+    /// The channel gets gates, other gates or none.
+    Gates,
     /// The daemon no longer keeps the journal of the channel, or keeps it again.
     Journal,
     /// The configuration has an error and must be refused.
@@ -301,6 +314,11 @@ pub enum Step {
     },
     /// The reader receives for `ms`, and pauses after each message. If `ms` is 0, it receives until the next order.
     Read { who: u8, how: How, ms: u32, rest_us: u32 },
+    /// A reader subscribes, and uses the channel's board or one of its gates. With `conflate`, the reader skips old messages of a key if it
+    /// is more than this number of bytes behind; 0 stands for half of the ring.
+    Attach { who: u8, channel: u8, start: Start, wait: Waiting, conflate: Option<u32>, gate: Option<u8> },
+    /// A reader's process searches the board for keys, one after the other.
+    Get { who: u8, channel: u8, times: u16, pause_us: u32 },
     /// The reader receives this many events by `recv`, even if this takes long.
     Block { who: u8, events: u32 },
     /// The reader seeks forward by this many messages, or back if the number is negative.
@@ -343,8 +361,8 @@ pub enum Step {
     Unknown {},
     /// A reader that prepares its memory attaches to a channel. The channel's file is one large hole, without any allocated page.
     Hollow {},
-    /// A publisher is stopped while its daemon crashes and a second daemon ends. Then the publisher attaches to a third daemon. Without
-    /// `brief`, the second daemon first waits for the publisher in vain.
+    /// A publisher is stopped, and its daemon crashes. A second daemon waits for the publisher in vain, and ends. With `brief`, the second
+    /// daemon ends without a wait. Then a third daemon starts, and the publisher continues and attaches to this daemon.
     Outlive {
         #[serde(default)]
         brief: bool,

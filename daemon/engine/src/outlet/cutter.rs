@@ -132,6 +132,29 @@ impl Cutter {
         self.large = None;
     }
 
+    /// The first sequence of the blocks that wait until they can be appended. Call this after [`close`](Self::close).
+    pub(super) fn first(&self) -> u64 {
+        let large = || self.large.as_ref().map(|large| large.sequence);
+        self.cuts.front().map(|cut| cut.first).or_else(large).unwrap_or(self.due)
+    }
+
+    /// Keeps what has not been appended from the sequence `first` on. Call this if the ring cannot be read again. Records earlier
+    /// sequences that are not here as lost.
+    pub(super) fn keep_from(&mut self, first: u64) {
+        self.cuts.retain(|cut| cut.first >= first || cut.first + u64::from(cut.count) > first);
+        self.large = self.large.take().filter(|large| large.sequence >= first);
+        if let Some(large) = &mut self.large {
+            large.offset = 0;
+        }
+        let (here, due) = (self.first(), self.due.max(first));
+        let kept = std::mem::take(&mut self.cuts);
+        self.due = first;
+        self.messages_missed += here.saturating_sub(first);
+        self.skip_to(here);
+        self.cuts.extend(kept);
+        self.due = due;
+    }
+
     /// Whether blocks wait until they can be appended.
     pub(super) fn is_blocked(&self) -> bool {
         !self.cuts.is_empty() || self.large.is_some()
@@ -317,6 +340,28 @@ mod tests {
         cutter.set_due(1);
         assert!(cutter.take(Event::Gap { from: 1, to: 5 }).is_break());
         assert_eq!((cutter.gap_messages, cutter.messages_missed), (5, 60));
+    }
+
+    #[test]
+    fn what_cannot_be_read_again_is_kept_from_the_logs_end_on() {
+        for (from, kept, missed) in [
+            (3, vec![(Kind::Gap, 3, 2), (Kind::Gap, 5, 4), (Kind::Gap, 9, 1)], 2),
+            (5, vec![(Kind::Gap, 5, 4), (Kind::Gap, 9, 1)], 0),
+            (7, vec![(Kind::Gap, 5, 4), (Kind::Gap, 9, 1)], 0),
+            (9, vec![(Kind::Gap, 9, 1)], 0),
+            (12, vec![], 0),
+        ] {
+            let mut cutter = Cutter::new(1 << 10);
+            cutter.set_due(5);
+            for (from, to) in [(5, 8), (9, 9)] {
+                assert!(cutter.take(Event::Gap { from, to }).is_break());
+            }
+            assert_eq!(cutter.first(), 5);
+            cutter.keep_from(from);
+            let cuts: Vec<_> = std::iter::from_fn(|| cutter.next_cut()).collect();
+            let found: Vec<_> = cuts.iter().map(|cut| (cut.kind, cut.first, cut.count)).collect();
+            assert_eq!((found, cutter.messages_missed, cutter.due()), (kept, missed, from.max(10)));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use shmcast::{ChannelError, Start};
 use shmcast_bridge::egress::{Attached, attach};
 
-use super::{Outlet, choice_of};
+use super::{Outlet, RETRY_NS, choice_of};
 use crate::proto::writer::State;
 
 impl Outlet {
@@ -17,34 +17,58 @@ impl Outlet {
         self.spec.gate().is_some() && !is_gated()
     }
 
-    /// Releases the gate while another bridge writes the stream.
-    pub(super) fn look_at_gate(&mut self) {
+    /// Releases the gate while another bridge writes the stream. No publisher waits for the gate of a ring that the channel has left.
+    pub(super) fn look_at_gate(&mut self, now_ns: u64) {
         let is_gated = self.spec.gate().is_some() && !self.lacks_gate();
-        if is_gated && matches!(self.writer.state(), State::Fenced(_)) {
-            let next = self.subscriber.take().map_or(1, |subscriber| subscriber.next_sequence());
-            let channel = self.channel.clone().start(Start::Sequence(next));
-            // If the channel has disappeared, `attach_again` attaches to it later.
-            if let Ok(Attached { subscriber, parks }) = attach(&channel, choice_of(self.spec.wait).mode) {
+        let Some(ring) = self.subscriber.as_ref().filter(|_| is_gated && now_ns >= self.retry_ns) else {
+            return;
+        };
+        if matches!(self.writer.state(), State::Fenced(_)) {
+            self.retry_ns = now_ns + RETRY_NS;
+            let of_ring = ring.header().stream;
+            let channel = self.channel.clone().start(Start::Sequence(ring.next_sequence()));
+            // If the channel has disappeared, its publisher waits for nothing either.
+            if let Ok(Attached { subscriber, parks }) = attach(&channel, choice_of(self.spec.wait).mode)
+                && subscriber.header().stream == of_ring
+            {
                 (self.subscriber, self.parks) = (Some(subscriber), parks);
             }
         }
     }
 
-    /// Continues to read at the sequence `first`. A bridge keeps its gate if the ring has this sequence. Otherwise the bridge attaches
-    /// again. The publisher then waits for the bridge only after the bridge has caught up.
+    /// Continues to read at the sequence `first`, in the ring that is read. If this ring does not have the sequence, or has no gate,
+    /// attaches again, because the channel's journal might have it. The publisher waits for a bridge that attached again only after the
+    /// bridge has caught up.
+    ///
+    /// An earlier mistake: the bridge attached by name without a look at the stream. If the channel had been made anew, the messages of
+    /// the new ring went into the log under the session of the earlier one.
     pub(super) fn read_from(&mut self, first: u64) -> Result<(), ChannelError> {
-        let is_gated = self.spec.gate().is_some() && !self.lacks_gate();
-        if let Some(subscriber) = self.subscriber.as_mut().filter(|_| is_gated) {
-            // A subscriber that reads the journal has no position in the ring.
-            if subscriber.seek(first).is_ok() && subscriber.position() > 0 {
-                return Ok(());
-            }
+        let (is_replaced, lacks_gate) = (self.has_other_ring(), self.lacks_gate());
+        let is_gated = self.spec.gate().is_some() && !lacks_gate;
+        let Some(ring) = &mut self.subscriber else { return Ok(()) };
+        let of_ring = ring.header().stream;
+        // A subscriber that reads the journal has no position in the ring, and cannot keep a gate.
+        let mut goes_on = |from: u64| ring.seek(from).is_ok() && (!is_gated || ring.position() > 0);
+        // Behind the message before `first`, the beginning of a session can follow.
+        if (!lacks_gate || is_replaced) && (first > 1 && goes_on(first - 1) || goes_on(first)) {
+            return Ok(());
+        }
+        if is_replaced {
+            self.stay_at(first);
+            return Ok(());
+        }
+        if is_gated {
             // A gate has one reader at a time, so close this subscriber first.
             self.subscriber = None;
         }
         let channel = self.spec.through_gate(&self.channel).start(Start::Sequence(first));
         let Attached { subscriber, parks } = attach(&channel, choice_of(self.spec.wait).mode)?;
-        (self.subscriber, self.parks) = (Some(subscriber), parks);
+        if subscriber.header().stream == of_ring {
+            (self.subscriber, self.parks) = (Some(subscriber), parks);
+        } else {
+            // The channel was made anew just now.
+            self.stay_at(first);
+        }
         Ok(())
     }
 }

@@ -27,10 +27,14 @@ pub(super) fn identity_of(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
     }
 }
 
-/// Returns the first sequence of a session in a ring. The ring might also have messages of the previous session.
-pub(super) fn first_of(mut ring: Subscriber, session: Session) -> u64 {
-    let (mut first, end) = (ring.next_sequence(), ring.next_sequence() + ring.lag());
-    while ring.next_sequence() < end {
+/// Returns the first sequence of a session in a ring. The ring might also have messages of the previous session. `end` is the sequence after
+/// the ring's last message, or an earlier one.
+///
+/// An earlier mistake: the function asked the ring for its unread messages. Their number can be too low, and messages of the session before
+/// were then sent in the next session.
+pub(super) fn first_of(mut ring: Subscriber, session: Session, end: u64) -> u64 {
+    let mut first = ring.next_sequence();
+    while ring.next_sequence() <= end {
         match ring.try_recv() {
             Ok(Some(Event::NewSession { session: begun })) if begun == *session.as_bytes() => {
                 first = ring.next_sequence();

@@ -4,16 +4,19 @@ mod cutter;
 mod gate;
 mod identity;
 pub(crate) mod mending;
+mod ring;
 mod showing;
+#[cfg(test)]
+mod tests;
 
-use shmcast::{History, RecvError, Start, Subscriber, SubscriberBuilder};
+use shmcast::{RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
 use shmcast_bridge::egress::{Attached, attach};
 use shmcast_bridge::gate::GateWait;
 use shmcast_bridge::origins::Origins;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
-use shmcast_bridge::spec::{BridgeSpec, StartAt, WaitMode};
+use shmcast_bridge::spec::{BridgeSpec, WaitMode};
 use shmcast_bridge::status::Phase;
 use shmcast_bridge::thread::{Clock, Idle, SHOW_EVERY_NS, wall_ns};
 use shmcast_bridge::waiting::Choice;
@@ -25,13 +28,13 @@ use zerocopy::FromZeros;
 use crate::EngineError;
 use crate::messages::{Order, Queues, Reply};
 use crate::options::SenderOptions;
-use crate::proto::block::{Carried, Stream, UNKNOWN_ERROR};
-use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
+use crate::proto::block::{Carried, UNKNOWN_ERROR};
+use crate::proto::writer::{LOOK_NS, State, Writer, WriterConfig};
 use crate::state::SendState;
 use crate::status::SendCounters;
 use cutter::{Cutter, End, RingEvent};
 pub(crate) use identity::random;
-use identity::{clock_error, first_of, identity_of};
+use identity::{clock_error, identity_of};
 
 /// The limit for the events that one turn of the thread's loop takes from the ring.
 const EVENTS_PER_TURN: usize = 1_024;
@@ -56,6 +59,9 @@ pub(crate) struct Outlet {
     channel: SubscriberBuilder,
     /// `None` while the channel is gone.
     subscriber: Option<Subscriber>,
+    /// Whether all messages of the ring were read, and the channel has left this ring. The thread attaches again after all of them are in
+    /// the log. A subscriber of a daemon's channel has left the ring as well, and is dropped.
+    is_ring_over: bool,
     parks: bool,
     is_new: bool,
     ends_with_channel: bool,
@@ -84,7 +90,8 @@ pub(crate) struct Outlet {
     end_ns: Option<u64>,
 }
 
-/// Chooses how the thread of each end waits. All of its sleeps are shorter than the time that a server needs for an answer.
+/// Chooses how the thread of an end waits. With [`WaitMode::Auto`], the thread always blocks, because each of its sleeps is shorter than
+/// the time that a server needs for an answer.
 pub(crate) fn choice_of(wait: WaitMode) -> Choice {
     Choice::or_block(wait, "the way through servers takes longer than a sleep")
 }
@@ -116,6 +123,7 @@ impl Outlet {
             spec: spec.clone(),
             channel,
             subscriber: Some(subscriber),
+            is_ring_over: false,
             parks,
             is_new: options.is_channel_new,
             ends_with_channel: options.ends_with_channel,
@@ -244,15 +252,18 @@ impl Outlet {
 
     /// The sequence after the last published message; 0 while the channel is absent.
     fn published(&self) -> u64 {
-        self.subscriber.as_ref().map_or(0, |ring| ring.next_sequence() + ring.lag())
+        let read = if self.is_ring_over { self.cutter.due() } else { 0 };
+        self.subscriber.as_ref().map_or(read, |ring| ring.next_sequence() + ring.lag())
     }
 
     fn take_reply(&mut self, reply: Reply) -> Result<(), String> {
         let now_ns = self.clock.now_ns();
         match reply {
             Reply::Ack(round, at_ns, answer) => self.writer.handle_ack(at_ns, round, answer),
+            Reply::Last(_, Some(last)) if self.is_left_behind(&last) => self.leave_ring(),
             Reply::Last(round, Some(last)) => {
-                self.writer.handle_last(now_ns, round, last, self.published()).map_err(|e| e.to_string())?;
+                let published = self.published_for(&last);
+                self.writer.handle_last(now_ns, round, last, published).map_err(|e| e.to_string())?;
                 let again = self.writer.take_again();
                 again.into_iter().for_each(|append| self.order(Order::Append(append)));
             }
@@ -267,60 +278,29 @@ impl Outlet {
         if let Some(round) = self.writer.poll(now_ns) {
             self.order(Order::Last(round, self.writer.stream()));
         }
-        if self.writer.state() != State::Run {
+        if self.writer.state() != State::Run && !self.is_ring_over {
             // Blocks that were already cut are cut again from the end of the log.
             self.cutter.clear();
         }
-        if self.subscriber.is_none() {
-            return self.attach_again(now_ns);
-        }
-        self.look_at_gate();
-        if let Some(resume) = self.writer.take_resume() {
+        self.look_at_gate(now_ns);
+        if (self.subscriber.is_some() || self.is_ring_over)
+            && let Some(resume) = self.writer.take_resume()
+        {
             self.go_to(resume).map_err(|e| e.to_string())?;
             self.note_session();
         }
-        Ok(())
+        if self.is_ring_over && self.is_stored() {
+            self.leave_ring();
+        }
+        match self.subscriber.is_none() && !self.is_ring_over {
+            true => self.attach_again(now_ns),
+            false => Ok(()),
+        }
     }
 
-    /// Continues to read at the end of the log.
-    fn go_to(&mut self, resume: Resume) -> Result<(), shmcast::ChannelError> {
-        let first = match resume {
-            Resume::At(next) => next,
-            Resume::Beginning => {
-                let first = self.beginning()?;
-                self.writer.note_beginning(first);
-                first
-            }
-        };
-        self.cutter.clear();
-        self.cutter.set_due(first);
-        self.next_session = None;
-        let here = self.subscriber.as_ref().map(Subscriber::next_sequence);
-        if here == Some(first) && !self.lacks_gate() {
-            // The ring delivers an end only once, and the log might lack this end.
-            self.end = if self.end == End::None { End::None } else { End::Read };
-        } else {
-            self.end = End::None;
-            self.read_from(first)?;
-        }
-        Ok(())
-    }
-
-    /// Returns the first sequence to send if the log does not have this stream yet.
-    fn beginning(&mut self) -> Result<u64, shmcast::ChannelError> {
-        if let Some((_, next)) = self.next_session.take() {
-            return Ok(next);
-        }
-        let from = self.spec.send.as_ref().map_or(StartAt::Resume, |send| send.from);
-        let channel = self.channel.clone().page(false);
-        let channel = match from {
-            StartAt::Latest if !self.is_new => channel.start(Start::Latest),
-            StartAt::Oldest => channel.start(Start::Oldest),
-            StartAt::Latest | StartAt::Resume => channel.history(History::Never).start(Start::Oldest),
-        };
-        let ring = channel.open()?;
-        let is_from_elsewhere = self.spec.session.is_none() && ring.remote_session().is_some();
-        Ok(if is_from_elsewhere { first_of(ring, self.writer.session()) } else { ring.next_sequence() })
+    /// Whether everything that was read is in the log.
+    fn is_stored(&self) -> bool {
+        self.writer.state() == State::Run && self.writer.in_flight() == 0 && !self.cutter.has_any()
     }
 
     /// Packs the ring's new messages into blocks, and appends them. Returns whether there were any.
@@ -328,7 +308,8 @@ impl Outlet {
         let mut found = 0;
         while found < EVENTS_PER_TURN {
             self.flush();
-            if self.cutter.is_blocked() || !self.writer.has_room() || self.next_session.is_some() {
+            let is_waiting = self.is_ring_over || self.next_session.is_some();
+            if self.cutter.is_blocked() || !self.writer.has_room() || is_waiting {
                 break;
             }
             let Some(subscriber) = &mut self.subscriber else { break };
@@ -356,7 +337,7 @@ impl Outlet {
             found += taken.as_ref().map_or(1, |taken| *taken);
             self.handle_event(taken.map_or_else(RingEvent::Error, |_| news))?;
         }
-        if self.writer.in_flight() == 0 && !self.cutter.is_blocked() {
+        if self.is_stored() {
             self.begin_next_session();
         }
         Ok(found > 0)
@@ -366,10 +347,11 @@ impl Outlet {
         match news {
             RingEvent::None => {}
             RingEvent::End => self.end = End::Read,
-            RingEvent::Restarted | RingEvent::Error(RecvError::Superseded) => {
+            RingEvent::Restarted => {
                 self.subscriber = None;
-                self.cutter.clear();
+                self.end_ring();
             }
+            RingEvent::Error(RecvError::Superseded) => self.end_ring(),
             RingEvent::Session(session) => {
                 if self.spec.session.is_none() && session != self.writer.session() {
                     self.next_session = Some((session, self.cutter.due()));
@@ -394,33 +376,6 @@ impl Outlet {
         }
     }
 
-    fn begin_next_session(&mut self) {
-        // This happens only once. The writer then requests the log's end, and continues to read from there.
-        if let Some((session, _)) = self.next_session
-            && session != self.writer.session()
-        {
-            self.writer.begin(self.clock.now_ns(), Stream::of_session(session), session);
-        }
-    }
-
-    fn attach_again(&mut self, now_ns: u64) -> Result<(), String> {
-        if now_ns < self.retry_ns {
-            return Ok(());
-        }
-        self.retry_ns = now_ns + RETRY_NS;
-        let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
-        let Attached { subscriber, parks } = match attach(&channel, choice_of(self.spec.wait).mode) {
-            Ok(attached) => attached,
-            Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e),
-        };
-        self.gate_wait = GateWait::default();
-        let Carried { stream, session } = identity_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        (self.subscriber, self.parks, self.is_new) = (Some(subscriber), parks, true);
-        self.cutter.begin();
-        self.writer.begin(now_ns, stream, session);
-        Ok(())
-    }
-
     fn flush(&mut self) {
         while let Some(buffer) = self.writer.take_spare() {
             self.cutter.give(buffer);
@@ -439,8 +394,7 @@ impl Outlet {
     /// Whether the thread can end. It can if the channel has ended or the sender was told to leave, and the rest is stored or cannot be
     /// stored.
     fn is_over(&mut self, now_ns: u64) -> bool {
-        let is_stored =
-            self.writer.state() == State::Run && self.writer.in_flight() == 0 && !self.cutter.has_any();
+        let is_stored = self.is_stored();
         if self.end == End::Said && is_stored && self.ends_with_channel {
             return true;
         }
@@ -460,8 +414,8 @@ impl Outlet {
         let now_ns = self.clock.now_ns();
         let due_ns = self.writer.next_deadline().saturating_sub(now_ns);
         let limit = Duration::from_nanos(due_ns).min(LOOK_UP);
-        let waits_for_room =
-            !self.writer.has_room() || self.subscriber.is_none() || self.next_session.is_some();
+        let waits_for_log = self.is_ring_over || self.next_session.is_some();
+        let waits_for_room = !self.writer.has_room() || self.subscriber.is_none() || waits_for_log;
         if waits_for_room {
             if let Ok(reply) = self.queues.1.recv_timeout(limit) {
                 self.take_reply(reply)?;

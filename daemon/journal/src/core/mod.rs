@@ -14,6 +14,8 @@ mod mutant;
 mod packer;
 mod pages;
 mod recover;
+#[cfg(test)]
+mod retries;
 mod scan;
 mod settings;
 #[cfg(test)]

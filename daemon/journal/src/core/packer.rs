@@ -377,7 +377,8 @@ mod tests {
         frame.bytes.windows(8).any(|bytes| bytes == number.to_le_bytes())
     }
 
-    /// If there is a new reserve, the next frame has a record of it, even if the previous frame was almost full.
+    /// The first frame that claims a new reserve also has the record of this reserve. An almost full frame has no room for the record, so
+    /// this frame must not claim the reserve.
     #[test]
     fn a_frame_claims_no_reserve_that_a_later_one_names() {
         for filled in 1_500..2_048 {

@@ -1,7 +1,7 @@
-//! The counts and sequences that a writer reports.
+//! The counts and sequences that a writer reports, and how they move.
 
 use super::writer::Writer;
-use super::{Lane, State};
+use super::{Lane, State, SyncPolicy};
 use std::io;
 
 impl Writer {
@@ -61,10 +61,54 @@ impl Writer {
             self.waiting.is_empty() && self.files.is_empty() && self.busy.iter().all(Option::is_none);
         if self.is_closing && is_done && self.help.is_empty() {
             State::Closed
-        } else if self.retry_at.is_some() && self.files.back().is_none_or(|file| file.is_sealed) {
+        } else if self.needs_a_file()
+            && self.has_failed()
+            && self.files.back().is_none_or(|file| file.is_sealed)
+        {
             State::Failed
         } else {
             State::Recording
+        }
+    }
+
+    /// Whether frames wait for a file, or can still come.
+    pub(super) fn needs_a_file(&self) -> bool {
+        !self.is_closing || !self.waiting.is_empty()
+    }
+
+    /// Whether the next attempt to use the disk has a time.
+    const fn has_failed(&self) -> bool {
+        self.retry_at.is_some() || self.spare_retry_at.is_some()
+    }
+
+    /// Whether a reserve must be synced.
+    pub(super) fn has_reserve(&self) -> bool {
+        self.pending.back().is_some_and(|last| last.reserve > self.reserve)
+    }
+
+    /// Moves `durable` forward to the first frame that is not synced, or whose file does not have its final name yet.
+    pub(super) fn advance(&mut self) {
+        while let Some(first) = self.pending.front() {
+            let file = self.files.iter().find(|open| open.number == first.file);
+            if !file.is_some_and(|file| file.is_named && first.frames <= file.synced) {
+                break;
+            }
+            let first = self.pending.pop_front().expect("looked at above");
+            self.durable = first.next;
+            // The disk has proved that it works.
+            (self.failures, self.retry_at) = (0, None);
+            self.reserve = self.reserve.max(first.reserve);
+            self.buffered -= first.size;
+            self.freed = self.freed.saturating_sub(1);
+            if let Some(frame) = first.frame {
+                self.pool.give(frame);
+            }
+        }
+        if self.settings.sync == SyncPolicy::None {
+            while let Some(next) = self.pending.get_mut(self.freed).filter(|next| next.next <= self.written) {
+                self.buffered -= std::mem::take(&mut next.size);
+                self.freed += 1;
+            }
         }
     }
 }

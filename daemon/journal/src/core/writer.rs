@@ -22,12 +22,12 @@ pub(super) struct Open {
     pub(super) number: u64,
     name: String,
     composer: Composer,
-    is_named: bool,
+    pub(super) is_named: bool,
     begun: Duration,
     /// The number of written frames. Messages are not counted, because a frame can be without messages.
-    written: u32,
+    pub(super) written: u32,
     /// Number of frames whose contents in the file are safe.
-    synced: u32,
+    pub(super) synced: u32,
     /// Zeros were written ahead up to this offset.
     touched: u64,
     pub(super) is_sealed: bool,
@@ -36,14 +36,14 @@ pub(super) struct Open {
 /// A frame that is not durable.
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
-    file: u64,
+    pub(super) file: u64,
     /// The number of the file's frames up to and including this one.
-    frames: u32,
-    next: u64,
-    reserve: u64,
-    size: usize,
+    pub(super) frames: u32,
+    pub(super) next: u64,
+    pub(super) reserve: u64,
+    pub(super) size: usize,
     /// The frame itself, for a second write if the file fails. `None` with [`SyncPolicy::None`].
-    frame: Option<Arc<Frame>>,
+    pub(super) frame: Option<Arc<Frame>>,
 }
 
 #[derive(Debug, Clone)]
@@ -84,7 +84,11 @@ pub struct Writer {
     pub(super) busy: [Option<(u64, Purpose)>; 3],
     pub(super) last_op: u64,
     pub(super) last_sync: Option<Duration>,
+    /// The time of the next attempt after several abandoned files. It is `None` again as soon as the disk has proved that it works.
     pub(super) retry_at: Option<Duration>,
+    /// The time of the next attempt to make the next file, if the last attempt failed.
+    pub(super) spare_retry_at: Option<Duration>,
+    /// The number of times that files were abandoned since the disk last proved that it works.
     pub(super) failures: u32,
     pub(super) errors: VecDeque<(&'static str, io::Error)>,
     pub(super) written: u64,
@@ -126,6 +130,7 @@ impl Writer {
             last_op: 0,
             last_sync: None,
             retry_at: None,
+            spare_retry_at: None,
             failures: 0,
             errors: VecDeque::new(),
             buffered: 0,
@@ -320,7 +325,7 @@ impl Writer {
     }
 
     fn next_sync(&mut self, now: Now) -> Option<(Purpose, Vec<Step>)> {
-        let has_reserve = self.pending.back().is_some_and(|last| last.reserve > self.reserve);
+        let has_reserve = self.has_reserve();
         let is_full = self.buffered >= self.settings.sync_bytes;
         let is_late = |every| self.last_sync.is_none_or(|last| now.mono >= last + every);
         let is_due = match self.settings.sync {
@@ -345,10 +350,9 @@ impl Writer {
             return Some(op);
         }
         let half = self.room() / 2;
-        let is_wanted = !self.is_closing || !self.waiting.is_empty();
         let is_late = self.active_file().is_none_or(|file| file.composer.offset() > half);
-        let may_try = self.retry_at.is_none_or(|at| now.mono >= at);
-        if self.spare != Spare::None || !is_wanted || !is_late || !may_try {
+        let may_try = [self.retry_at, self.spare_retry_at].into_iter().flatten().all(|at| now.mono >= at);
+        if self.spare != Spare::None || !self.needs_a_file() || !is_late || !may_try {
             return None;
         }
         self.spare = Spare::Making;
@@ -374,9 +378,12 @@ impl Writer {
 
     fn succeeded(&mut self, doing: Purpose) {
         let each = self.settings.sync == SyncPolicy::Each;
+        // Without syncs, a write is the only proof that the disk works. A reserve and a new file are synced in any case.
+        let is_proof = self.settings.sync == SyncPolicy::None && !self.has_reserve();
         match doing {
             Purpose::Spare => {
                 self.spare = Spare::Ready(self.next_number);
+                self.spare_retry_at = None;
                 self.next_number += 1;
             }
             Purpose::Frames { file, frames, next, bytes } => {
@@ -385,7 +392,9 @@ impl Writer {
                     open.written = frames;
                     open.synced = if each { frames } else { open.synced };
                     self.written = self.written.max(next);
-                    (self.failures, self.retry_at) = (0, None);
+                    if is_proof && open.is_named {
+                        (self.failures, self.retry_at) = (0, None);
+                    }
                     if is(Mutant::ReserveNotSynced) {
                         self.reserve = self.pending.back().map_or(self.reserve, |last| last.reserve);
                     }
@@ -444,7 +453,7 @@ impl Writer {
         let is_current = file.is_some_and(|file| self.files.iter().any(|open| open.number == file));
         if matches!(doing, Purpose::Spare) {
             self.spare = Spare::None;
-            self.retry_at = Some(now.mono + self.settings.retry_every);
+            self.spare_retry_at = Some(now.mono + self.settings.retry_every);
         } else if is_current {
             self.give_up(now);
         }
@@ -461,7 +470,9 @@ impl Writer {
             let number = file.number;
             self.help.retain(|(doing, _)| !matches!(doing, Purpose::Name { file } | Purpose::Finish { file } if *file == number));
             let rename = Step::Rename { number, name: format!("{}.suspect", file.name) };
-            self.help.push_back((Purpose::GiveUp, vec![rename, Step::SyncDirectory, Step::Close { number }]));
+            self.help.push_back((Purpose::GiveUp, vec![rename, Step::SyncDirectory]));
+            // The file is closed even if it cannot be renamed.
+            self.help.push_back((Purpose::GiveUp, vec![Step::Close { number }]));
             (self.header.previous_salt, self.header.previous_chain) = (0, 0);
         }
         while let Some(last) = self.pending.pop_back() {
@@ -472,29 +483,5 @@ impl Writer {
         }
         self.freed = 0;
         self.written = self.durable;
-    }
-
-    /// Moves `durable` forward to the first frame that is not synced, or whose file does not have its final name yet.
-    fn advance(&mut self) {
-        while let Some(first) = self.pending.front() {
-            let file = self.files.iter().find(|open| open.number == first.file);
-            if !file.is_some_and(|file| file.is_named && first.frames <= file.synced) {
-                break;
-            }
-            let first = self.pending.pop_front().expect("looked at above");
-            self.durable = first.next;
-            self.reserve = self.reserve.max(first.reserve);
-            self.buffered -= first.size;
-            self.freed = self.freed.saturating_sub(1);
-            if let Some(frame) = first.frame {
-                self.pool.give(frame);
-            }
-        }
-        if self.settings.sync == SyncPolicy::None {
-            while let Some(next) = self.pending.get_mut(self.freed).filter(|next| next.next <= self.written) {
-                self.buffered -= std::mem::take(&mut next.size);
-                self.freed += 1;
-            }
-        }
     }
 }

@@ -1,8 +1,9 @@
 //! The beginning of a recording: recovery, the position in the ring, and the first records.
 
 use super::{LAG_ERROR, now};
+use crate::by_name::ByName;
 use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
-use crate::directory::{ByName, Directory};
+use crate::directory::Directory;
 use crate::error::RecordError;
 use shmcast::hosting::fault;
 use shmcast::journal::format::{Cause, ControlRecord, FileHeader, Loss};

@@ -168,10 +168,12 @@ impl Drain {
             } else {
                 ControlFlow::Continue(())
             }
-        })?;
+        });
+        // A batch that ends with an error can have events before it.
         shared.drained.store(packer.due() - 1, Ordering::Relaxed);
         shared.messages.fetch_add(messages, Ordering::Relaxed);
         shared.overrun.fetch_add(overrun, Ordering::Relaxed);
+        let taken = taken?;
         if restarted {
             return Err(RecordError::Restarted);
         }

@@ -324,8 +324,8 @@ impl Recorder {
             }
             // A folder that was removed accepts no file.
             if shared.is_given_up(&writer) || is_gone && writer.state() == State::Failed {
-                let lost = shared.drained.load(Ordering::Relaxed) - writer.written() + ended?;
-                return Err(RecordError::Unwritten { path: shared.directory.path().to_owned(), lost });
+                drop(writer);
+                return Err(unwritten(&shared, ended));
             }
             drop(writer);
             std::thread::sleep(NAP);
@@ -333,11 +333,33 @@ impl Recorder {
         let named = shared.directory.check_all_names();
         let _ = shared.directory.remove_spare();
         let progress = shared.progress();
+        // Without syncs, a file that cannot be sealed can lack messages that are in memory no more.
+        let ended = if lost(&shared, &ended) > 0 { Err(unwritten(&shared, ended)) } else { ended };
         drop(shared);
         for lane in lanes {
             lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
         ended?;
         named.map(|()| progress)
+    }
+}
+
+/// Returns how many messages were read but not written, or are still in the ring.
+fn lost(shared: &RecorderState, ended: &Result<u64, RecordError>) -> u64 {
+    let left = *ended.as_ref().unwrap_or(&0);
+    shared.drained.load(Ordering::Relaxed).saturating_sub(shared.writer().written()) + left
+}
+
+/// Returns the reason why a recording ends before its disk has accepted everything. Lost messages count more than the reason why the
+/// channel cannot be read any more. A folder that was removed counts most.
+fn unwritten(shared: &RecorderState, ended: Result<u64, RecordError>) -> RecordError {
+    match (lost(shared, &ended), ended) {
+        (_, Err(error @ RecordError::Moved { .. })) | (0, Err(error)) => error,
+        (lost, ended) => RecordError::Unwritten {
+            path: shared.directory.path().to_owned(),
+            lost,
+            is_over: ended.is_err_and(|error| error.is_restart()),
+            last: std::iter::from_fn(|| shared.writer().take_error()).last(),
+        },
     }
 }

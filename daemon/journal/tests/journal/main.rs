@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
+mod cutting;
 mod epochs;
 mod keeping;
 mod recorder;

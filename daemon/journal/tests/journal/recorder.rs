@@ -4,11 +4,12 @@ use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, Journ
 use shmcast::journal::{
     Ending, Entry, Journal, JournalError, Streams, Verdict, Verify, create, folder_of, header_of,
 };
-use shmcast::{History, Publisher, Start, StreamId, Subscriber};
+use shmcast::{History, MAX_SEQUENCE, Publisher, RecvError, Start, StreamId, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder, Trimmed};
 use shmcast_testkit::journal::{folder, read};
 use shmcast_testkit::{PATIENCE, skip, wait_until};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -343,10 +344,10 @@ fn a_stop_does_not_wait_for_a_publisher_without_end() {
 }
 
 /// A recorder with a small buffer, after its first file is full. Its disk refuses every further file.
-fn on_a_disk_that_refuses() -> (Host, Publisher, Recorder) {
+fn on_a_disk_that_refuses(buffer: usize) -> (Host, Publisher, Recorder) {
     let host = Host::new();
     let mut publisher = host.publisher("t", 16 << 20);
-    let settings = Settings { sync: SyncPolicy::Each, file_bytes: 1 << 20, buffer: 1, ..Settings::default() };
+    let settings = Settings { sync: SyncPolicy::Each, file_bytes: 1 << 20, buffer, ..Settings::default() };
     let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
     // Then the first file has its name.
     until(&recorder, |progress| progress.reserve > 0);
@@ -361,7 +362,7 @@ fn on_a_disk_that_refuses() -> (Host, Publisher, Recorder) {
 /// No further file can be made, and the recorder gives its messages up.
 #[test]
 fn a_stop_gives_a_disk_up_that_refuses() {
-    let (_host, _publisher, recorder) = on_a_disk_that_refuses();
+    let (_host, _publisher, recorder) = on_a_disk_that_refuses(1);
     let written = until(&recorder, |progress| progress.is_failed).written;
     let begun = Instant::now();
     let Err(RecordError::Unwritten { lost, .. }) = recorder.stop() else {
@@ -369,6 +370,48 @@ fn a_stop_gives_a_disk_up_that_refuses() {
     };
     assert!(begun.elapsed() < PATIENCE);
     assert!((30_000 - written - 64..=30_000 - written).contains(&lost), "{lost} of 30000 after {written}");
+}
+
+/// The channel begins anew while its last messages wait in memory for such a disk. The end of the recording once passed for that of a whole
+/// stream.
+#[test]
+fn a_stream_that_was_not_written_to_its_end_is_an_error_behind_a_restart() {
+    let (host, publisher, recorder) = on_a_disk_that_refuses(64 << 20);
+    until(&recorder, |progress| progress.is_failed && progress.drained == 30_000);
+    drop(publisher);
+    let builder = Publisher::builder("t").dir(host.channels.path()).capacity(16 << 20);
+    let _publisher = builder.anew().open().unwrap();
+    wait_until("the recorder's end", || !recorder.is_running());
+    let written = recorder.progress().written;
+    let refused = recorder.stop().unwrap_err();
+    let RecordError::Unwritten { lost, is_over, .. } = refused else { panic!("{refused}") };
+    assert_eq!((lost, is_over), (30_000 - written, true));
+    assert!(lost > 0 && refused.is_restart() && refused.is_loss());
+}
+
+/// A batch ends with an error, and has messages before it.
+#[test]
+fn messages_before_damage_in_the_ring_are_counted() {
+    const CAPACITY: u64 = 1 << 20;
+    let host = Host::new();
+    let mut publisher = host.publisher("t", CAPACITY);
+    for _ in 0..100 {
+        publisher.publish(b"a message").unwrap();
+    }
+    publisher.gap(109).unwrap();
+    let segment = host.channels.path().join("t/segment");
+    let segment = std::fs::File::options().write(true).open(segment).unwrap();
+    // Each record has 64 bytes, behind the header and the index. The fifth word of the gap is its last sequence, which must not be the last
+    // of all sequences.
+    let gap = 4096 + CAPACITY / 64 * 8 + 100 * 64;
+    segment.write_all_at(&MAX_SEQUENCE.to_le_bytes(), gap + 4 * 8).unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    wait_until("the recorder's end", || !recorder.is_running());
+    let progress = until(&recorder, |progress| progress.written == 100);
+    assert_eq!((progress.messages, progress.drained), (100, 100));
+    let refused = recorder.stop().unwrap_err();
+    assert!(matches!(refused, RecordError::Receive(RecvError::Corrupt(_))), "{refused}");
+    assert_eq!(read(host.dir()).messages().len(), 100);
 }
 
 /// A recorder that is killed between the footer of a file and its end leaves it longer than it is. The next file chains to that footer,
@@ -400,31 +443,30 @@ fn a_footer_that_stands_is_kept_as_it_is() {
     }
 }
 
-/// A file that was given up has no trailer until the next recovery. The files behind it must still go when there are too many.
+/// Files that were given up have no trailer until the next recovery. The files behind them must still go when there are too many. One
+/// failed sync can give up two files: the full one and the next one.
 #[test]
 fn a_file_that_was_given_up_does_not_end_retention() {
     let host = Host::new();
     let mut publisher = host.publisher("t", 1 << 20);
     let recorder = host.record("t", SyncPolicy::Interval(Duration::from_millis(10)));
-    let mut sequence = 0;
-    while until(&recorder, |progress| progress.drained == sequence).file < 4 {
-        sequence += 1;
-        publisher.publish(&payload(sequence)).unwrap();
-    }
+    fill_until_file(&recorder, &mut publisher, 5);
     recorder.stop().unwrap();
     let mut journal = Journal::open(host.dir()).unwrap();
     let names: Vec<String> = journal.files().iter().map(|file| file.name.clone()).collect();
-    let given_up = format!("{}.suspect", names[0]);
-    let path = folder(host.dir()).join(&names[0]);
-    std::fs::File::options().write(true).open(&path).unwrap().set_len(900_000).unwrap();
-    std::fs::rename(&path, folder(host.dir()).join(&given_up)).unwrap();
+    let given_up = [0, 1].map(|at| format!("{}.suspect", names[at]));
+    for (name, given_up) in names.iter().zip(&given_up) {
+        let path = folder(host.dir()).join(name);
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(900_000).unwrap();
+        std::fs::rename(&path, folder(host.dir()).join(given_up)).unwrap();
+    }
     journal.refresh().unwrap();
-    assert!(journal.files()[0].is_given_up() && journal.files()[0].trailer.is_none());
+    assert!(journal.files()[..2].iter().all(|file| file.is_given_up() && file.trailer.is_none()));
     let keep = Keep { bytes: Some(1), ..Keep::default() };
     let mut trimmed = Trimmed::default();
     let streams = Streams::open(host.dir()).unwrap();
     keep.trim(&streams, journal.stream(), 0, &mut trimmed).unwrap();
-    assert_eq!(trimmed.gone, [&[given_up], &names[1..names.len() - 1]].concat());
+    assert_eq!(trimmed.gone, [&given_up[..], &names[2..names.len() - 1]].concat());
     journal.refresh().unwrap();
     assert_eq!(journal.files().len(), 1, "the last file stays");
 }
@@ -653,10 +695,45 @@ fn what_has_lost_its_name_is_not_durable() {
     }
 }
 
+/// Somebody removes the lock's file, and another recorder can lock another file of this name. Each then once wrote to the other's files.
+#[test]
+fn a_recorder_whose_lock_was_removed_ends() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 64 << 10);
+    let lock = |host: &Host| folder(host.dir()).join("lock");
+    for is_stopped in [false, true] {
+        let recorder = host.record("t", SyncPolicy::Each);
+        let last = publisher.publish(b"a").unwrap();
+        until(&recorder, |progress| progress.durable == last);
+        std::fs::remove_file(lock(&host)).unwrap();
+        // The spare file of the other recorder.
+        let spare = folder(host.dir()).join("spare.tmp");
+        std::fs::write(&spare, b"").unwrap();
+        if !is_stopped {
+            wait_until("the recorder's end", || !recorder.is_running());
+        }
+        let refused = recorder.stop().unwrap_err();
+        assert!(matches!(&refused, RecordError::Moved { .. }), "{refused}");
+        assert!(refused.to_string().contains("its file lock") && spare.exists(), "{refused}");
+    }
+    let recorder = host.record("t", SyncPolicy::Each);
+    let last = publisher.publish(b"a").unwrap();
+    until(&recorder, |progress| progress.durable == last);
+    recorder.stop().unwrap();
+    assert_eq!(read(host.dir()).messages().len(), 3);
+    // So does the code that continues a channel after its journal.
+    std::fs::remove_file(lock(&host)).unwrap();
+    let ending = ending(&host);
+    assert!(
+        lock(&host).exists() && matches!(Ending::of(host.dir(), "t", None), Err(JournalError::Busy { .. }))
+    );
+    drop(ending);
+}
+
 /// The same for a recorder whose memory is full, because the disk takes nothing: it once looked at no name until it had room.
 #[test]
 fn a_removed_directory_is_noticed_while_the_memory_is_full() {
-    let (host, _publisher, recorder) = on_a_disk_that_refuses();
+    let (host, _publisher, recorder) = on_a_disk_that_refuses(1);
     until(&recorder, |progress| progress.is_failed);
     std::fs::remove_dir_all(host.dir()).unwrap();
     wait_until("the recorder's end", || !recorder.is_running());

@@ -98,7 +98,8 @@ struct Common {
 }
 
 impl Common {
-    /// Returns the error of a bridge with `--until-end` that a signal stopped before the end of the session.
+    /// Returns the error for a signal that arrives before the end of the session. Returns `None` without `--until-end`, or without a
+    /// signal.
     fn interrupted(&self, channel: &str, stop: &Stop) -> Option<Interrupted> {
         let is_early = self.until_end && stop.is_set();
         is_early.then(|| stop.interrupted(format!("{channel}: INTERRUPTED before the session's end")))

@@ -73,7 +73,8 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
 enum Found {
     /// This part has the next message, or records that the channel itself had a gap at the next sequence.
     Part(usize),
-    /// All parts that reach this sequence have a loss there. The value is the shortest of these losses.
+    /// All parts that reach this sequence have a loss there. The value ends with the shortest of these losses, or before the next part
+    /// begins.
     Lost(Loss),
     /// No part reaches this sequence.
     Nothing,
@@ -81,8 +82,11 @@ enum Found {
 
 fn look(sources: &mut [Source<'_>], due: u64) -> Result<Found> {
     let mut lost: Option<Loss> = None;
+    // The first sequence of the next part.
+    let mut next = u64::MAX;
     for (number, Source { first, part, .. }) in sources.iter_mut().enumerate() {
         if *first > due {
+            next = next.min(*first);
             continue;
         }
         part.seek(due)?;
@@ -102,7 +106,7 @@ fn look(sources: &mut [Source<'_>], due: u64) -> Result<Found> {
             }
         }
     }
-    Ok(lost.map_or(Found::Nothing, Found::Lost))
+    Ok(lost.map_or(Found::Nothing, |loss| Found::Lost(Loss { to: loss.to.min(next - 1), ..loss })))
 }
 
 struct Joining<'a> {

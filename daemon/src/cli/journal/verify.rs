@@ -59,6 +59,10 @@ fn verdict(verified: &Verified) -> &'static str {
     }
 }
 
+fn not_listed(verified: &Verified) -> u64 {
+    verified.losses_not_listed + verified.damages_not_listed
+}
+
 fn report(verified: &Verified) -> serde_json::Value {
     let losses: Vec<_> = verified
         .losses
@@ -75,7 +79,7 @@ fn report(verified: &Verified) -> serde_json::Value {
         "messages": verified.messages, "bytes": verified.bytes,
         "first_sequence": verified.sequences.map(|(first, _)| first),
         "next_sequence": verified.sequences.map(|(_, next)| next),
-        "losses": losses, "damages": damages, "not_listed": verified.not_listed,
+        "losses": losses, "damages": damages, "not_listed": not_listed(verified),
     })
 }
 
@@ -90,8 +94,9 @@ fn say(args: &Args, verified: &Verified) {
     }
     let unsaid =
         verified.damages.len().saturating_sub(MOST_SAID) + verified.losses.len().saturating_sub(MOST_SAID);
-    if unsaid as u64 + verified.not_listed > 0 {
-        note!("and {} more: --json lists them", grouped(unsaid as u64 + verified.not_listed));
+    let unsaid = unsaid as u64 + not_listed(verified);
+    if unsaid > 0 {
+        note!("and {} more: --json lists them", grouped(unsaid));
     }
     let causes: Vec<String> =
         [Cause::Overrun, Cause::Unrecorded, Cause::Torn, Cause::Damaged, Cause::Reserve, Cause::Cut]

@@ -43,7 +43,8 @@ const SEND_NEWS: [ReportKind<RepairCounters>; 3] = [
         "times repairs were to come from the journal, and it is not there or not that of this stream",
     ),
 ];
-const LINE_NEWS: [ReportKind<SendCounters>; 4] = [
+const LINE_NEWS: [ReportKind<SendCounters>; 5] = [
+    ("bridge-missed", 1, |c| c.messages_missed, "messages were overwritten before they were sent"),
     (
         "bridge-line-anew",
         1,
@@ -105,7 +106,8 @@ const ENGINE_NEWS: [ReportKind<EngineReceiveCounters>; 5] = [
     ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
     ("bridge-missed", 1, |c| c.messages_missing, "messages never came"),
 ];
-const NEWS: [ReportKind<ReceiveCounters>; 7] = [
+const NEWS: [ReportKind<ReceiveCounters>; 8] = [
+    ("bridge-missed", 1, |c| c.host.messages_missing, "messages never came"),
     (
         "bridge-other-feed",
         10,

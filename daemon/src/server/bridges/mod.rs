@@ -106,7 +106,11 @@ impl Bridges {
                 Ok(_) => bridge.why = Some(PROMOTED.to_owned()),
                 Err(_) => {
                     self.promoted.remove(channel);
-                    bridge.state = State::Running;
+                    // A reload can have put another bridge in place of the one that was to be promoted, and that bridge was not started.
+                    (bridge.state, bridge.why) = match bridge.endpoint {
+                        Some(_) => (State::Running, None),
+                        None => (State::Waiting, None),
+                    };
                 }
             }
         }

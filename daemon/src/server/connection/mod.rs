@@ -5,16 +5,17 @@
 //! The daemon serves one program of a user at a time, and users take turns after each packet. So between two packets to one user, each
 //! other user gets at most one packet.
 
+mod attaching;
 mod gates;
 mod reports;
+mod sending;
 
 use super::access::ConnectionId;
 use super::access::Identity;
-use super::limits::Crowded;
-use super::registry::{Grant, Guest, Manner, MemoryRequest, Notice, Refused, Registry};
-use super::state::{Newcomers, ServerState};
+use super::limits::{Crowded, Turns};
+use super::registry::{Guest, Manner, Notice, Refused, Registry};
+use super::state::ServerState;
 use nix::libc::EMFILE;
-use shmcast::MAX_NAME;
 use shmcast::control::{Event, RefusalCode, Request, Response, VERSION, decode, encode};
 use shmcast::hosting::fault;
 use shmcast::journal::Wanted;
@@ -26,9 +27,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
@@ -37,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The time for which a greeting waits for its answer while the daemon starts. After this time, the answer is `Starting`, and the client
 /// greets again.
 const STARTING: Duration = Duration::from_secs(2);
+/// The number of packets of a connection that do not count for the limits.
+const PREPAID: u32 = 2;
 /// Interval at which a waiting reader checks whether a program has brought back the channel's memory.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Time after the end of a publisher's connection at which the publisher's lock is checked once more.
@@ -66,18 +69,22 @@ struct Connection<'a> {
     id: ConnectionId,
     who: Identity,
     socket: UnixDatagram,
-    /// The semaphore by which the programs of this user take turns.
-    turn: Arc<Semaphore>,
-    /// The permit of `turn`. It is held while this program is served. During a wait it is released, so that the wait delays no other
+    /// The semaphores by which the programs of this user take turns.
+    turns: Turns,
+    /// The permit of `turns.served`. It is held while this program is served. During a wait it is released, so that the wait delays no other
     /// program of the user.
     served: Option<OwnedSemaphorePermit>,
     /// The number of further packets that do not count for the limits: the greeting, and the request after it if the program attaches
     /// again.
     prepaid: u32,
+    /// The time of the last look at the user's names.
+    named: Instant,
     has_greeted: bool,
     is_attached: bool,
     follows: Option<Receiver<Event>>,
     notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
+    /// The number of packets with descriptors since the program had no unread packet.
+    unread: u32,
 }
 
 /// Accepts a connection, and serves it in a separate task. Refuses the connection if its user has too many connections or connects too
@@ -86,8 +93,8 @@ pub(super) fn admit(shared: &Arc<ServerState>, socket: OwnedFd, id: ConnectionId
     let Ok(peer) = handoff::peer(&socket) else { return };
     let uid = peer.uid;
     let crowded = match shared.limits().connect(uid, Instant::now()) {
-        Ok(turn) => {
-            tokio::spawn(serve(shared.clone(), socket, id, peer, turn));
+        Ok(turns) => {
+            tokio::spawn(serve(shared.clone(), socket, id, peer, turns));
             return;
         }
         Err(crowded) => crowded,
@@ -110,49 +117,58 @@ pub(super) fn admit(shared: &Arc<ServerState>, socket: OwnedFd, id: ConnectionId
 }
 
 /// Serves a connection until it ends.
-async fn serve(
-    shared: Arc<ServerState>,
-    socket: OwnedFd,
-    id: ConnectionId,
-    peer: Peer,
-    turn: Arc<Semaphore>,
-) {
+async fn serve(shared: Arc<ServerState>, socket: OwnedFd, id: ConnectionId, peer: Peer, turns: Turns) {
+    let mut unread = None;
     if let Ok(socket) = watch(socket) {
         let connection = Connection {
             shared: &shared,
             id,
             who: identify(&shared, peer).await,
             socket,
-            turn,
+            turns,
             served: None,
-            prepaid: 2,
+            prepaid: PREPAID,
+            named: Instant::now(),
             has_greeted: false,
             is_attached: false,
             follows: None,
             notices: unbounded_channel(),
+            unread: 0,
         };
-        connection.run().await;
+        unread = connection.run().await;
     }
     let was_publisher = shared.opened.get().is_some() && shared.registry().detach(id);
-    shared.limits().disconnect(peer.uid);
+    if unread.is_none() {
+        shared.limits().disconnect(peer.uid);
+    }
     if was_publisher {
         // After a program has died, the kernel closes its descriptors one by one. So the lock might be released after the connection.
         tokio::time::sleep(LAST_BREATH).await;
         shared.registry().tell_deaths();
     }
+    // The descriptors of unread packets are still open, so the connection still counts.
+    if let Some(socket) = unread {
+        sending::wait_until_read(socket).await;
+        shared.limits().disconnect(peer.uid);
+    }
 }
 
 async fn identify(shared: &ServerState, peer: Peer) -> Identity {
     let who = shared.access.identify(peer).await;
-    if who.names.is_none() {
-        let what = "it does not answer, or fails: lists name this user by uid: alone until it does";
-        shared.events.tell("name-service", None, None, Some(&who), what);
-    }
+    tell_if_nameless(shared, &who);
     who
 }
 
+fn tell_if_nameless(shared: &ServerState, who: &Identity) {
+    if who.names.is_none() {
+        let what = "it does not answer, or fails: lists name this user by uid: alone until it does";
+        shared.events.tell("name-service", None, None, Some(who), what);
+    }
+}
+
 impl Connection<'_> {
-    async fn run(mut self) {
+    /// Serves the connection until it ends. Returns the socket if the program has unread packets with descriptors, which are then still open.
+    async fn run(mut self) -> Option<UnixDatagram> {
         let mut buffer = vec![0; MAX_PACKET];
         let end = loop {
             if let Err(end) = self.step(&mut buffer).await {
@@ -167,6 +183,8 @@ impl Connection<'_> {
                 self.shared.events.refused(RefusalCode::BadRequest, &self.who, None, &why);
             }
         }
+        let is_unread = sending::end(&self.socket);
+        (is_unread && self.unread > 0).then_some(self.socket)
     }
 
     /// Waits for the next packet, notice or event on this connection, and handles it.
@@ -182,12 +200,11 @@ impl Connection<'_> {
             },
             Some(notice) = self.notices.1.recv() => {
                 let descriptors: Vec<BorrowedFd<'_>> = notice.descriptors.iter().map(AsFd::as_fd).collect();
-                self.send(&notice.reply, &descriptors).await
+                self.send(&notice.reply, &descriptors).await?;
+                // A program that loses its place is told why.
+                if matches!(notice.reply, Response::Refused { .. }) { Err(End::CutOff) } else { Ok(()) }
             }
-            event = reports::next_event(&mut self.follows) => match self.shared.events.concerns(&self.who, event) {
-                Some(event) => self.send(&Response::Event(event), &[]).await,
-                None => Ok(()),
-            },
+            event = reports::next_event(&mut self.follows) => self.pass_on(event).await,
         }
     }
 
@@ -227,14 +244,22 @@ impl Connection<'_> {
         if is_prepaid && (!is_free || fault!("those_who_come_back_pay")) {
             self.pay().await?;
         }
-        if self.who.names.is_none() {
-            self.who = identify(self.shared, self.who.peer()).await;
-        }
+        self.look_up_names().await;
         self.wait_for_turn().await;
         let end = self.answer(request, descriptors).await;
         self.served = None;
         yield_now().await;
         end
+    }
+
+    /// Looks up the user's names again, because they can change while the program is connected. If the user database does not answer, the
+    /// names stay as they are.
+    async fn look_up_names(&mut self) {
+        self.named = Instant::now();
+        match self.shared.access.names(self.who.peer()).await {
+            None => tell_if_nameless(self.shared, &self.who),
+            names => self.who.names = names,
+        }
     }
 
     /// Counts a request against its user's limits.
@@ -248,7 +273,7 @@ impl Connection<'_> {
 
     async fn wait_for_turn(&mut self) {
         // The semaphore is never closed, so this always returns a permit.
-        self.served = Arc::clone(&self.turn).acquire_owned().await.ok();
+        self.served = Arc::clone(&self.turns.served).acquire_owned().await.ok();
     }
 
     async fn answer(&mut self, request: Request, mut descriptors: Vec<File>) -> Result<(), End> {
@@ -295,10 +320,7 @@ impl Connection<'_> {
                 Err(refused) => self.refuse(refused, Some(&channel)).await,
             },
             Request::Events { last } => self.send_events(last as usize).await,
-            Request::TakeOver { channel } => match self.take_over(&channel).await {
-                Ok(()) => self.send(&Response::Done {}, &[]).await,
-                Err(refused) => self.refuse(refused, Some(&channel)).await,
-            },
+            Request::TakeOver { channel } => self.take_over(&channel).await,
             Request::History { sequence: Some(_), time_ns: Some(_), .. } => {
                 let why = "a sequence or a time, not both";
                 Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await)
@@ -319,56 +341,13 @@ impl Connection<'_> {
             return Err(self.cut_off(Refused::new(RefusalCode::Version, why)).await);
         }
         if !self.is_open().await {
+            // The program greets again, and this is still the same coming.
+            self.prepaid = PREPAID;
             return self.send(&Response::Starting {}, &[]).await;
         }
         self.has_greeted = true;
         let instance = self.shared.instance;
         self.send(&Response::Welcome { version: VERSION, instance }, &[]).await
-    }
-
-    /// Waits until programs that were attached to a crashed daemon have had time to attach again. Waits at most `at_most`. Returns false if
-    /// this daemon ends earlier.
-    async fn wait_for_those_who_come_back(&mut self, at_most: Duration) -> bool {
-        self.served = None;
-        let mut newcomers = self.shared.newcomers.subscribe();
-        // `ServerState` owns the sender, so it outlives this wait.
-        let _ = timeout(at_most, newcomers.wait_for(|now| *now != Newcomers::Wait)).await;
-        self.wait_for_turn().await;
-        *self.shared.newcomers.borrow() != Newcomers::SentAway
-    }
-
-    /// Waits until this new publisher of the channel can be let in. Returns false if this daemon ends earlier.
-    async fn is_let_in(&mut self, channel: &str) -> bool {
-        let pause = if self.who.pid == std::process::id() { LOOK_AGAIN } else { Duration::MAX };
-        while *self.shared.newcomers.borrow() == Newcomers::Wait {
-            if self.shared.registry().needs_no_grace(&self.who, channel) {
-                return true;
-            }
-            self.wait_for_those_who_come_back(pause).await;
-        }
-        *self.shared.newcomers.borrow() != Newcomers::SentAway
-    }
-
-    /// Waits for the memory that a channel needs to continue.
-    async fn wait_for_memory(&mut self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
-        self.served = None;
-        let made = self.shared.make_memory(channel, request).await;
-        self.wait_for_turn().await;
-        made
-    }
-
-    async fn take_over(&mut self, channel: &str) -> Result<(), Refused> {
-        // The memory of the channel might belong to a program that has not attached again yet.
-        if !fault!("takeovers_come_first") && !self.wait_for_those_who_come_back(Duration::MAX).await {
-            return Err(Refused::new(RefusalCode::Failed, "this daemon ends: ask the next one"));
-        }
-        loop {
-            let needed = self.shared.registry().take_over(&self.who, channel)?;
-            match needed {
-                None => return Ok(()),
-                Some(request) => self.wait_for_memory(channel, request).await?,
-            }
-        }
     }
 
     /// Waits until the memory of all channels is made. The wait is shorter than a client's wait for an answer. Returns whether the memory
@@ -382,97 +361,6 @@ impl Connection<'_> {
         let opened = is_open.wait_for(|is_open| *is_open);
         let patience = if fault!("silent_while_starting") { PATIENCE * 1000 } else { STARTING };
         timeout(patience, opened).await.is_ok_and(|opened| opened.is_ok())
-    }
-
-    async fn attach(
-        &mut self,
-        channel: &str,
-        is_let_in: bool,
-        shown: &[File],
-        mut grant: impl FnMut(&mut Registry, &Guest<'_>) -> Result<Grant, Refused>,
-    ) -> Result<(), End> {
-        if self.is_attached {
-            let why = "one attachment a connection: open another";
-            return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
-        }
-        if !is_let_in && !self.is_let_in(channel).await {
-            return Err(End::HangUp);
-        }
-        loop {
-            let guest = Guest {
-                id: self.id,
-                who: &self.who,
-                channel,
-                shown,
-                notices: &self.notices.0,
-                has_waited: *self.shared.newcomers.borrow() == Newcomers::LetIn,
-            };
-            let granted = grant(&mut self.shared.registry(), &guest);
-            let made = match granted {
-                Ok(Grant::Granted { reply, descriptors }) => {
-                    self.is_attached = true;
-                    let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-                    return self.send(&reply, &descriptors).await;
-                }
-                Ok(Grant::NotYet) => {
-                    if !self.wait_for_those_who_come_back(LOOK_AGAIN).await {
-                        return Err(End::HangUp);
-                    }
-                    continue;
-                }
-                Ok(Grant::NeedsMemory(request)) => self.wait_for_memory(channel, *request).await,
-                Err(refused) => Err(refused),
-            };
-            if let Err(refused) = made {
-                return self.refuse(refused, Some(channel)).await;
-            }
-        }
-    }
-
-    /// Sends a refusal. The connection continues.
-    async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
-        // A longer name is no channel's name. A name that a client has made up must not get into logs.
-        let channel = channel.filter(|name| name.len() <= MAX_NAME);
-        self.shared.events.refused(refused.code, &self.who, channel, &refused.why);
-        self.send(&to_reply(&refused), &[]).await
-    }
-
-    /// Sends a refusal. The caller ends the connection after this.
-    async fn cut_off(&mut self, refused: Refused) -> End {
-        match self.refuse(refused, None).await {
-            Ok(()) => End::CutOff,
-            Err(end) => end,
-        }
-    }
-
-    async fn send(&mut self, reply: &Response, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
-        let packet = encode(reply);
-        match handoff::send(&self.socket, &packet, descriptors) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            sent => {
-                sent?;
-                // Between two packets of a long answer, other connections are served.
-                yield_now().await;
-                return Ok(());
-            }
-        }
-        // A program that does not read must not block the other programs of its user.
-        let is_served = self.served.take().is_some();
-        let write =
-            self.socket.async_io(Interest::WRITABLE, || handoff::send(&self.socket, &packet, descriptors));
-        match timeout(PATIENCE, write).await {
-            Ok(sent) => sent?,
-            Err(_) => {
-                return Err(End::Broken(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "it does not read its answers",
-                )));
-            }
-        }
-        if is_served {
-            self.wait_for_turn().await;
-        }
-        Ok(())
     }
 }
 

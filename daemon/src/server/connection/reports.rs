@@ -1,7 +1,9 @@
 //! Answers requests for information about channels, readers, bridges and events. Passes promotions and takeovers to the bridges.
 
 use super::{Connection, End};
+use crate::server::access::FRESH;
 use crate::server::bridges::BridgeFigures;
+use crate::server::events::Events;
 use crate::server::journals::{Asked, Loan};
 use crate::server::registry::Refused;
 use shmcast::StreamId;
@@ -78,6 +80,17 @@ impl Connection<'_> {
             self.send(&Response::Event(event), &[]).await?;
         }
         self.send(&Response::Done {}, &[]).await
+    }
+
+    /// Passes an event on to a program that follows events, if it is allowed to see the event.
+    pub(super) async fn pass_on(&mut self, event: Event) -> Result<(), End> {
+        if self.named.elapsed() >= FRESH {
+            self.look_up_names().await;
+        }
+        match self.shared.events.concerns(&self.who, event) {
+            Some(event) => self.send(&Response::Event(event), &[]).await,
+            None => Ok(()),
+        }
     }
 
     /// Passes a file of a channel's journal to a program that may read the channel. Another thread reads the disk.
@@ -160,14 +173,7 @@ pub(super) async fn next_event(follows: &mut Option<Receiver<Event>>) -> Event {
     let Some(events) = follows else { return std::future::pending().await };
     match events.recv().await {
         Ok(event) => event,
-        Err(RecvError::Lagged(lost)) => Event {
-            time_ns: 0,
-            event: "lost".into(),
-            channel: None,
-            role: None,
-            process: None,
-            detail: Some(format!("{lost} events came faster than they were read")),
-        },
+        Err(RecvError::Lagged(lost)) => Events::lost(lost),
         Err(RecvError::Closed) => std::future::pending().await,
     }
 }

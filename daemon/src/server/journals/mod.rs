@@ -340,8 +340,13 @@ impl Work {
             let begun = Instant::now();
             match self.record() {
                 Ok(()) => continue,
-                // The daemon is ending, and refuses its own recorders, too.
-                Err(_) if self.recording.is_to_stop() => return,
+                // A daemon that is ending refuses its own recorders, too. Only lost messages are worth a report.
+                Err(e) if self.recording.is_to_stop() => {
+                    if e.downcast_ref().is_some_and(RecordError::is_loss) {
+                        self.tell("journal-failed", &format!("{e:#}"));
+                    }
+                    return;
+                }
                 Err(e) => self.recording.fail(&self.events, &format!("{e:#}")),
             }
             self.pause(pauses.after(begun.elapsed()));

@@ -25,9 +25,13 @@ pub(super) struct Channel {
     current: Option<HostedSegment>,
     /// Memory that was made for the next generation. A channel without current memory always has a spare.
     spare: Option<Memory>,
+    /// The descriptors of the spare for each reader, if [`ready`](Self::ready) has opened them.
+    opened: Option<Vec<[File; 2]>>,
     /// The next sequence in the channel's journal, if the journal has a clean end and the channel's memory is lost.
     pub(super) clean: Option<u64>,
     pub(super) publisher: Option<Attached>,
+    /// Further programs that were let in as publishers while the lock was free. The lock decides which of them publishes.
+    rivals: Vec<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
     /// Generation and epoch of the last publisher whose death was reported to readers.
     mourned: Option<Death>,
@@ -37,7 +41,7 @@ pub(super) struct Channel {
 }
 
 /// A publisher that was let in.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Attached {
     pub(super) id: ConnectionId,
     pub(super) who: Identity,
@@ -98,8 +102,10 @@ impl Channel {
             charter,
             current,
             spare,
+            opened: None,
             clean: None,
             publisher: None,
+            rivals: Vec::new(),
             readers,
             mourned: None,
             told_of_board: [0; 2],
@@ -241,6 +247,8 @@ impl Channel {
         cut: Cut,
         told: &mut Observers<'_>,
     ) -> Result<Option<MemoryRequest>, Refused> {
+        // Sequences that begin again are those of another stream.
+        let cut = if cut == Cut::Tail && !self.has_tail() { Cut::Void } else { cut };
         let after = match cut {
             Cut::Lost | Cut::Void => self.after(),
             Cut::Tail | Cut::Restart => None,
@@ -248,13 +256,31 @@ impl Channel {
         self.go_on_after(cut, after, told)
     }
 
-    /// Returns true if the requested memory must still be made. When memory that continues a journal is made, a reference to this memory is
-    /// written into the journal. So this memory must be made only once.
+    /// Returns true if the requested memory must still be made, because the spare does not serve. When memory that continues a journal is
+    /// made, a reference to this memory is written into the journal. So this memory must be made only once.
     pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
-        let fits = |spare: &Memory| {
-            spare.is_after_journal && self.fits(&spare.hosted, self.config.mode == Mode::Strict)
+        let has_it = self.has_spare(request.stream.is_some(), request.after.is_some());
+        let is_due = request.after.is_none() || !self.has_tail();
+        is_due && !has_it
+    }
+
+    /// Whether the channel's sequences can continue behind its memory. They cannot if the memory is lost or damaged.
+    fn has_tail(&self) -> bool {
+        self.charter.has_tail(self.current.as_ref())
+    }
+
+    /// Whether the spare is as the configuration asks, and either `continues` the current stream or belongs to a later one.
+    fn has_spare(&self, continues: bool, is_after_journal: bool) -> bool {
+        let entry = self.entry();
+        let is_right = |made: &Header| match continues {
+            true => made.stream.is(entry.stream) && made.created_ns == entry.created_ns,
+            false => made.created_ns >= next_stream_ns(Some(&entry)),
         };
-        request.after.is_none() || (self.is_lost() && !self.spare.as_ref().is_some_and(fits))
+        self.spare.as_ref().is_some_and(|spare| {
+            self.fits(&spare.hosted, self.config.mode == Mode::Strict)
+                && is_right(spare.hosted.header())
+                && spare.is_after_journal == is_after_journal
+        })
     }
 
     /// Continues the channel in new memory. If `after` has a journal, the next sequence is greater than every sequence in the journal.
@@ -267,16 +293,7 @@ impl Channel {
     ) -> Result<Option<MemoryRequest>, Refused> {
         // The new segment keeps the channel's stream, unless its sequences begin again.
         let entry = self.entry();
-        let is_right = |made: &Header| match cut {
-            Cut::Tail => made.stream.is(entry.stream) && made.created_ns == entry.created_ns,
-            _ => made.created_ns >= next_stream_ns(Some(&entry)),
-        };
-        let fits = |Memory { hosted, is_after_journal, .. }: &Memory| {
-            self.fits(hosted, self.config.mode == Mode::Strict)
-                && is_right(hosted.header())
-                && *is_after_journal == after.is_some()
-        };
-        if !self.spare.as_ref().is_some_and(fits) {
+        if !self.has_spare(cut == Cut::Tail, after.is_some()) {
             let spec = self.config.spec();
             return Ok(Some(match cut {
                 Cut::Tail => {
@@ -289,20 +306,45 @@ impl Channel {
         Ok(None)
     }
 
+    /// The segment that was made for the next generation.
+    pub(super) fn spare(&self) -> Option<&HostedSegment> {
+        self.spare.as_ref().map(|spare| &spare.hosted)
+    }
+
+    /// Takes over a configuration and a spare. Returns the old ones.
+    pub(super) fn refit(
+        &mut self,
+        config: &ChannelConfig,
+        spare: Option<Memory>,
+    ) -> (ChannelConfig, Option<Memory>) {
+        let before = self.config.clone();
+        self.configure(config);
+        self.opened = None;
+        (before, std::mem::replace(&mut self.spare, spare))
+    }
+
+    /// Does the steps of the move to the spare that can fail. The move must follow before any program attaches or leaves.
+    pub(super) fn ready(&mut self, store: &mut Store) -> std::io::Result<()> {
+        if let Some(spare) = &self.spare {
+            self.opened = Some(ready(&self.readers, &spare.hosted, store)?);
+        }
+        Ok(())
+    }
+
     /// Moves the channel to the spare segment. All steps that can fail come first. Then a single write to the charter makes the move, and
-    /// readers are notified.
+    /// readers are notified. A reader that is no longer in the channel's lists gets a refusal instead of the segment.
     fn move_to_spare(&mut self, cut: Cut, told: &mut Observers<'_>) -> Result<(), Refused> {
-        let Self { config, charter, current, spare, readers, .. } = self;
+        let Self { config, charter, current, spare, opened, readers, .. } = self;
         let Some(Memory { hosted: next, trouble, .. }) = spare else { return Ok(()) };
         if let Some(trouble) = trouble.take() {
             told.events.tell("journal-failed", Some(told.name), None, None, &trouble);
         }
-        let mut descriptors = Vec::new();
+        let mut descriptors = opened.take();
         let moved = charter.go_on(current.as_ref(), next, &config.spec(), cut, || {
-            for _ in readers.values() {
-                descriptors.push(next.for_reader()?);
+            if descriptors.is_none() {
+                descriptors = Some(ready(readers, next, told.store)?);
             }
-            told.store.keep(next)
+            Ok(())
         });
         moved.map_err(failed("make the next segment ready"))?;
         told.waker.watch(readers.keys(), next);
@@ -315,9 +357,12 @@ impl Channel {
         let is_first = generation.generation == 1 && generation.first > 1;
         let is_restart = generation.restarted == generation.generation && !is_first;
         if !(is_restart && fault!("restart_tells_no_reader")) {
-            for (reader, descriptors) in self.readers.values().zip(descriptors) {
+            for (reader, descriptors) in self.readers.values().zip(descriptors.unwrap_or_default()) {
+                let notice = match self.may_read(&reader.who, told.events.daemon_uid()) {
+                    true => Notice { reply: Response::Moved(generation), descriptors: descriptors.into() },
+                    false => leave(&reader.who, told),
+                };
                 // A reader that has hung up needs no notice.
-                let notice = Notice { reply: Response::Moved(generation), descriptors: descriptors.into() };
                 let _ = reader.notices.send(notice);
             }
         }
@@ -329,11 +374,46 @@ impl Channel {
         Ok(())
     }
 
+    /// Lets a program in as the publisher.
+    pub(super) fn let_in(&mut self, publisher: Attached) {
+        let before = self.publisher.replace(publisher);
+        // Each publisher of a strict channel has a segment of its own, so only the last one can have the lock.
+        if !self.entry().is_strict {
+            self.rivals.extend(before);
+        }
+    }
+
+    /// Whether the program on this connection was let in as a publisher.
+    pub(super) fn has_let_in(&self, id: ConnectionId) -> bool {
+        self.publisher.iter().chain(&self.rivals).any(|publisher| publisher.id == id)
+    }
+
+    /// Notes that the program on this connection has the lock. Returns false if it was not let in here.
+    pub(super) fn note_holder(&mut self, id: ConnectionId) -> bool {
+        if let Some(at) = self.rivals.iter().position(|rival| rival.id == id) {
+            let holder = self.rivals.swap_remove(at);
+            self.rivals.extend(self.publisher.replace(holder));
+        }
+        self.publisher.as_ref().is_some_and(|publisher| publisher.id == id)
+    }
+
+    /// Forgets the publisher on this connection, and returns it. If others were let in, one of them can have the lock.
+    pub(super) fn let_go(&mut self, id: ConnectionId) -> Option<Attached> {
+        if let Some(at) = self.rivals.iter().position(|rival| rival.id == id) {
+            return Some(self.rivals.swap_remove(at));
+        }
+        let gone = self.publisher.take_if(|publisher| publisher.id == id)?;
+        self.publisher = self.rivals.pop();
+        Some(gone)
+    }
+
     /// Notifies a publisher that it is cut off. A stopped publisher finds the notice when it continues.
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
-        // A publisher that has hung up needs no notice.
-        let _ = from.notices.send(Notice { reply: Response::CutOff {}, descriptors: Vec::new() });
+        for publisher in self.rivals.drain(..).chain([from.clone()]) {
+            // A publisher that has hung up needs no notice.
+            let _ = publisher.notices.send(Notice { reply: Response::CutOff {}, descriptors: Vec::new() });
+        }
         Some(from)
     }
 
@@ -394,7 +474,7 @@ impl Channel {
 
     /// The number of attached programs: the publisher and each reader.
     pub(super) fn programs(&self) -> usize {
-        usize::from(self.publisher.is_some()) + self.readers.len()
+        usize::from(self.publisher.is_some()) + self.rivals.len() + self.readers.len()
     }
 
     /// The readers that tools are shown.
@@ -411,6 +491,10 @@ impl Channel {
         status.mode = Some(mode.to_string());
         status.generation = Some(entry.generation);
         status.publisher = self.publisher.as_ref().map(|publisher| publisher.who.process());
+        // In memory that continues a channel, no publisher has died before the first one opened it.
+        if status.state == "orphaned" && self.dead_publisher().is_none() {
+            status.state = "new".to_owned();
+        }
         status
     }
 
@@ -421,6 +505,25 @@ impl Channel {
             self.shown().filter_map(|reader| reader.page.status(reader.who.process(), next)).collect();
         status
     }
+}
+
+/// Does the steps of a move that can fail: opens the segment `next` for each reader, and keeps it in the store.
+fn ready(
+    readers: &BTreeMap<ConnectionId, Reader>,
+    next: &HostedSegment,
+    store: &mut Store,
+) -> std::io::Result<Vec<[File; 2]>> {
+    let opened = readers.values().map(|_| next.for_reader()).collect::<Result<_, _>>()?;
+    store.keep(next)?;
+    Ok(opened)
+}
+
+/// The refusal of a reader that the channel's lists no longer name. Its connection ends after it.
+fn leave(who: &Identity, told: &Observers<'_>) -> Notice {
+    let why = format!("{who} may no longer read {:?}: add it to the channel's subscribers", told.name);
+    let Refused { code, why } = Refused::new(RefusalCode::Denied, why);
+    told.events.refused(code, who, Some(told.name), &why);
+    Notice { reply: Response::Refused { code, why }, descriptors: Vec::new() }
 }
 
 /// Locks into RAM the memory that a program brought back. For gigabytes this takes seconds, so it is done on a thread of its own.

@@ -1,12 +1,12 @@
 //! The gates of channels. This module has their pages, which programs map, and reports what their publishers and readers do.
 
 use super::channel::Channel;
-use super::{Refused, Registry, failed};
+use super::{Events, Refused, Registry, failed};
 use crate::server::access::{ConnectionId, Identity};
 use shmcast::Process;
 use shmcast::control::{GateReport, GateTerms, RefusalCode};
 use shmcast::hosting::{Borrower, HostedGates, LentGates};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ const HELD_AGAIN: Duration = Duration::from_secs(10);
 pub(super) struct Gates {
     dir: PathBuf,
     told: HashMap<(String, String), LastReport>,
+    /// The channels whose publisher was let in by this daemon and has not been reported yet. Its counts began at 0.
+    fresh: HashSet<String>,
 }
 
 /// The counts of a gate when its events were last reported.
@@ -30,7 +32,7 @@ struct LastReport {
 
 impl Gates {
     pub(super) fn at(dir: PathBuf) -> Self {
-        Self { dir, told: HashMap::new() }
+        Self { dir, told: HashMap::new(), fresh: HashSet::new() }
     }
 
     /// Returns the present state of a channel's gates. These are the gates of its living publisher, which can differ from the
@@ -40,8 +42,11 @@ impl Gates {
         if is_gated { channel.gates(&self.dir) } else { Vec::new() }
     }
 
-    /// Forgets the figures of a channel's publisher. Called when the next publisher is let in.
-    pub(super) fn begin(&self, name: &str) {
+    /// Reports what the channel's previous publisher did, and forgets its figures. Called when the next publisher is let in.
+    pub(super) fn begin(&mut self, name: &str, channel: &Channel, events: &Events) {
+        self.tell(name, channel, events, None);
+        self.told.retain(|(of, _), _| of != name);
+        self.fresh.insert(name.to_owned());
         match HostedGates::find(&self.dir, name) {
             Ok(gates) => gates.iter().for_each(HostedGates::begin),
             Err(e) => tracing::error!(channel = name, "look at its gates: {e}"),
@@ -51,6 +56,44 @@ impl Gates {
     /// Removes the pages of channels that do not exist any more.
     pub(super) fn sweep(&self, is_channel: impl Fn(&str) -> bool) {
         HostedGates::sweep(&self.dir, is_channel);
+    }
+
+    /// Reports the gates of a channel for which its publisher waited, and the gates that were dropped, since the last call. `now` is `None` for
+    /// the last call about a publisher, which leaves nothing for later.
+    fn tell(&mut self, name: &str, channel: &Channel, events: &Events, now: Option<Instant>) {
+        for report in self.of(channel) {
+            let key = (name.to_owned(), report.terms.gate.clone());
+            let is_fresh = self.fresh.contains(name);
+            let before = self.told.entry(key).or_insert_with(|| {
+                // An earlier daemon has reported the first counts that this daemon sees, unless their publisher has just been let in.
+                let counted = report.clone();
+                let report = if is_fresh { from_zero(counted) } else { counted };
+                LastReport { report, held_at: None }
+            });
+            let news = GateChanges::since(&before.report, &report);
+            let is_early =
+                now.is_some_and(|now| before.held_at.is_some_and(|at| now.duration_since(at) < HELD_AGAIN));
+            if let Some(dropped) = &news.dropped {
+                events.tell("gate-dropped", Some(name), Some("reader"), None, dropped);
+            }
+            if let Some(claims) = &news.claims {
+                events.tell("gate-disbelieved", Some(name), Some("reader"), None, claims);
+            }
+            let held = news.held.filter(|_| !is_early);
+            if let Some(held) = &held {
+                events.tell("gate-held", Some(name), Some("reader"), None, held);
+                before.held_at = now;
+            }
+            // Increases that are not reported now are reported later.
+            let kept = std::mem::replace(&mut before.report, report);
+            if is_early {
+                let GateReport { held, total_ns, refused, turned_away, .. } = kept;
+                before.report = GateReport { held, total_ns, refused, turned_away, ..before.report.clone() };
+            }
+        }
+        if self.told.keys().any(|(of, _)| of == name) {
+            self.fresh.remove(name);
+        }
     }
 
     /// Whether the living publisher of a channel uses other gates than the configuration has.
@@ -89,8 +132,7 @@ impl Registry {
     /// # Errors
     /// [`Refused`] if the connection has no publisher, or with the system's error.
     pub fn lend_gates(&self, id: ConnectionId) -> Result<LentGates, Refused> {
-        let is_its =
-            |channel: &&Channel| channel.publisher.as_ref().is_some_and(|publisher| publisher.id == id);
+        let is_its = |channel: &&Channel| channel.has_let_in(id);
         let Some(channel) = self.channels.values().find(is_its) else {
             return Err(Refused::new(
                 RefusalCode::BadRequest,
@@ -149,38 +191,16 @@ impl Registry {
     pub fn tell_gates(&mut self, now: Instant) {
         let Self { channels, gates, events, .. } = self;
         gates.told.retain(|(name, _), _| channels.contains_key(name));
+        gates.fresh.retain(|name| channels.contains_key(name));
         for (name, channel) in channels.iter() {
-            for report in gates.of(channel) {
-                let key = (name.clone(), report.terms.gate.clone());
-                // The first call only reads the counts, because an earlier daemon has reported them.
-                let Some(before) = gates.told.get_mut(&key) else {
-                    gates.told.insert(key, LastReport { report, held_at: None });
-                    continue;
-                };
-                let news = GateChanges::since(&before.report, &report);
-                let is_early = before.held_at.is_some_and(|at| now.duration_since(at) < HELD_AGAIN);
-                if let Some(dropped) = &news.dropped {
-                    events.tell("gate-dropped", Some(name), Some("reader"), None, dropped);
-                }
-                if let Some(claims) = &news.claims {
-                    events.tell("gate-disbelieved", Some(name), Some("reader"), None, claims);
-                }
-                let held = news.held.filter(|_| !is_early);
-                if let Some(held) = &held {
-                    events.tell("gate-held", Some(name), Some("reader"), None, held);
-                    before.held_at = Some(now);
-                }
-                // Increases that are not reported now are reported later.
-                let kept = before.report.clone();
-                before.report = report;
-                if is_early {
-                    let GateReport { held, total_ns, refused, turned_away, .. } = kept;
-                    before.report =
-                        GateReport { held, total_ns, refused, turned_away, ..before.report.clone() };
-                }
-            }
+            gates.tell(name, channel, events, Some(now));
         }
     }
+}
+
+/// The report of a gate whose publisher has done nothing yet.
+fn from_zero(report: GateReport) -> GateReport {
+    GateReport { held: 0, total_ns: 0, dropped: 0, refused: 0, turned_away: 0, impossible: 0, ..report }
 }
 
 /// The changes of a gate since its last report, as text.

@@ -169,12 +169,12 @@ impl Registry {
         } else if let Some(request) = channel.make_way(anew, &mut told)? {
             return Ok(Grant::NeedsMemory(Box::new(request)));
         } else {
-            gates.begin(name);
+            gates.begin(name, channel, events);
         }
         let [segment, lock] = channel.hosted().for_publisher().map_err(failed("open the segment"))?;
         let charter = channel.charter.for_program().map_err(failed("open the charter"))?;
         channel.charter.grant();
-        channel.publisher = Some(Attached { id, who: who.clone(), notices: notices.clone() });
+        channel.let_in(Attached { id, who: who.clone(), notices: notices.clone() });
         events.tell(attached(!shown.is_empty()), Some(name), Some("publisher"), Some(who), "");
         let generation = channel.generation().generation;
         Ok(Grant::Granted {
@@ -198,7 +198,7 @@ impl Registry {
     ///
     /// - If `bell` is given, this call takes the bell. The reader is then woken when there is something to read.
     /// - A hidden reader is not shown by tools.
-    /// - A reader that watches learns when the publisher dies, or immediately if the publisher is already dead.
+    /// - A reader that watches is told when the publisher dies. If the publisher is already dead, this call tells the reader.
     ///
     /// # Errors
     /// [`Refused`] with the reason.
@@ -263,12 +263,11 @@ impl Registry {
         }
     }
 
-    /// Records that the publisher on this connection has mapped its segment. The segment of a strict channel is now sealed, so that no
-    /// other program can map it for writing.
+    /// Records that the publisher on this connection has the lock and has mapped its segment. The segment of a strict channel is now sealed,
+    /// so that no other program can map it for writing.
     pub fn mapped(&mut self, id: ConnectionId) {
-        for (name, channel) in &self.channels {
-            let is_its = channel.publisher.as_ref().is_some_and(|publisher| publisher.id == id);
-            if is_its
+        for (name, channel) in &mut self.channels {
+            if channel.note_holder(id)
                 && channel.entry().is_strict
                 && let Err(e) = channel.hosted().seal()
             {
@@ -362,8 +361,8 @@ impl Registry {
         self.waker.forget(id);
         let mut is_publisher = false;
         for (name, channel) in self.channels.iter_mut().chain(&mut self.retired) {
-            if let Some(Attached { who, .. }) = channel.publisher.take_if(|publisher| publisher.id == id) {
-                let orphaned = matches!(channel.hosted().status().state.as_str(), "orphaned");
+            if let Some(Attached { who, .. }) = channel.let_go(id) {
+                let orphaned = channel.dead_publisher().is_some();
                 let detail = if orphaned { "died without closing the channel" } else { "" };
                 self.events.tell("detached", Some(name), Some("publisher"), Some(&who), detail);
                 is_publisher = true;

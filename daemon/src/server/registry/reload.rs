@@ -24,6 +24,13 @@ pub struct Changes {
     pub kept: Vec<String>,
 }
 
+/// A channel that a reload adds, before any program can attach to it.
+struct Fresh {
+    channel: Channel,
+    /// The configuration and the spare that the channel had before; `None` if it did not exist.
+    before: Option<(ChannelConfig, Option<Memory>)>,
+}
+
 impl Registry {
     /// Returns requests for the memory of channels that `config` names and that do not exist yet.
     ///
@@ -85,7 +92,7 @@ impl Registry {
                     // A spare does not continue the journal, because it is not known yet whether the channel needs the spare.
                     let after = if charter.current().is_none() { after(wanted) } else { None };
                     let request = MemoryRequest::of_next_stream(wanted.spec(), charter.current(), after);
-                    let mut channel = self.begin(wanted, charter, request.make()?, false)?;
+                    let mut channel = self.begin(wanted, charter, request.make()?)?;
                     channel.clean = clean;
                     channel
                 }
@@ -108,27 +115,23 @@ impl Registry {
     pub fn apply(&mut self, config: &Config, mut made: Made) -> anyhow::Result<Changes> {
         let mut changes = Changes::default();
         let mut fresh = Vec::new();
-        for wanted in config.channels.iter().filter(|wanted| !self.channels.contains_key(&wanted.name)) {
-            let memory = made
-                .remove(&wanted.name)
-                .ok_or_else(|| anyhow::anyhow!("no memory for {:?}", wanted.name))?;
-            fresh.push((wanted, self.charters.of(&wanted.name)?, memory));
+        for wanted in &config.channels {
+            if self.channels.contains_key(&wanted.name) {
+                continue;
+            }
+            let readied = self.make_ready(wanted, made.remove(&wanted.name), &mut fresh);
+            if let Err(e) = readied {
+                self.take_back(fresh);
+                return Err(e);
+            }
         }
-        for (wanted, charter, memory) in fresh {
-            let channel = match self.retired.remove(&wanted.name) {
-                Some(mut retired) if !fault!("added_again_is_a_stranger") => {
-                    let revived = self.revive(wanted, &mut retired, memory);
-                    if let Err(e) = revived {
-                        // Programs are still attached to the retired channel, so it stays for the next attempt.
-                        self.retired.insert(wanted.name.clone(), retired);
-                        return Err(e);
-                    }
-                    retired
-                }
-                _ => self.begin(wanted, charter, memory, true)?,
-            };
-            self.channels.insert(wanted.name.clone(), channel);
-            changes.added.push(wanted.name.clone());
+        for Fresh { mut channel, before } in fresh {
+            let name = channel.config.name.clone();
+            let cut = if before.is_some() { Cut::Restart } else { channel.cut_of_lost() };
+            self.go_on(&mut channel, cut)?;
+            channel.cut_off();
+            self.channels.insert(name.clone(), channel);
+            changes.added.push(name);
         }
         let is_gone = |name: &String| !config.channels.iter().any(|wanted| wanted.name == *name);
         changes.removed = self.channels.keys().filter(|name| is_gone(name)).cloned().collect();
@@ -148,6 +151,46 @@ impl Registry {
         Ok(changes)
     }
 
+    /// Does all steps of adding a channel that can fail. If the channel was removed and still has attached programs, it is added again: its
+    /// publisher is cut off, and its sequences begin at 1 again, or continue after its journal.
+    fn make_ready(
+        &mut self,
+        wanted: &ChannelConfig,
+        memory: Option<Memory>,
+        fresh: &mut Vec<Fresh>,
+    ) -> anyhow::Result<()> {
+        let memory = memory.with_context(|| format!("no memory for {:?}", wanted.name))?;
+        let charter = self.charters.of(&wanted.name)?;
+        let retired = self.retired.remove(&wanted.name).filter(|_| !fault!("added_again_is_a_stranger"));
+        let mut added = match retired {
+            Some(mut channel) => {
+                let before = channel.refit(wanted, Some(memory));
+                Fresh { channel, before: Some(before) }
+            }
+            None => {
+                warn_of_refused_steps(&wanted.name, memory.hosted.preparation());
+                Fresh { channel: Channel::new(wanted.clone(), charter, None, Some(memory)), before: None }
+            }
+        };
+        let ready = added.channel.ready(&mut self.store);
+        fresh.push(added);
+        ready.with_context(|| format!("make the memory of channel {:?} ready", wanted.name))
+    }
+
+    /// Undoes [`make_ready`](Self::make_ready).
+    fn take_back(&mut self, fresh: Vec<Fresh>) {
+        for Fresh { mut channel, before } in fresh {
+            if let Some(spare) = channel.spare() {
+                self.store.forget(spare);
+            }
+            // Programs are still attached to a channel that was removed, so it stays for the next attempt.
+            if let Some((config, spare)) = before {
+                channel.refit(&config, spare);
+                self.retired.insert(config.name, channel);
+            }
+        }
+    }
+
     /// Applies settings that do not belong to a single channel: those of the waker, and the list of received channels.
     fn note(&mut self, config: &Config) {
         self.waker.reload(config.waker.clone());
@@ -162,38 +205,22 @@ impl Registry {
         gates.sweep(|name| channels.contains_key(name) || retired.contains_key(name));
     }
 
-    /// Makes a channel in new memory. If the channel is new or `forced`, it begins in this memory immediately. If the channel is from an
-    /// earlier daemon, the memory stays a spare, because a program might bring the earlier memory back.
+    /// Makes a channel in new memory. If the channel is new, it begins in this memory immediately. If the channel is from an earlier daemon,
+    /// the memory stays a spare, because a program might bring the earlier memory back.
     fn begin(
         &mut self,
         wanted: &ChannelConfig,
         charter: HostedCharter,
         memory: Memory,
-        forced: bool,
     ) -> anyhow::Result<Channel> {
         warn_of_refused_steps(&wanted.name, memory.hosted.preparation());
         let is_first = charter.current().is_none();
         let mut channel = Channel::new(wanted.clone(), charter, None, Some(memory));
-        if is_first || forced {
+        if is_first {
             let cut = channel.cut_of_lost();
             self.go_on(&mut channel, cut)?;
         }
         Ok(channel)
-    }
-
-    /// Adds again a removed channel that still has attached programs. Its publisher is cut off. Its sequences begin at 1 again, or continue
-    /// after its journal.
-    fn revive(
-        &mut self,
-        wanted: &ChannelConfig,
-        channel: &mut Channel,
-        memory: Memory,
-    ) -> anyhow::Result<()> {
-        channel.configure(wanted);
-        channel.stock(memory);
-        self.go_on(channel, Cut::Restart)?;
-        channel.cut_off();
-        Ok(())
     }
 
     fn go_on(&mut self, channel: &mut Channel, cut: Cut) -> anyhow::Result<()> {

@@ -64,6 +64,24 @@ pub(super) const CASES: &[Case] = &[
         ],
     ),
     case(
+        "virtualization",
+        "a guest on Arm passes",
+        Warn,
+        "QEMU KVM Virtual Machine",
+        &[
+            ("/proc/cpuinfo", "Features\t: fp asimd evtstrm\n"),
+            ("/sys/class/dmi/id/sys_vendor", "QEMU"),
+            ("/sys/class/dmi/id/product_name", "KVM Virtual Machine"),
+        ],
+    ),
+    case(
+        "virtualization",
+        "an Arm without a maker passes",
+        Unknown,
+        "Arm",
+        &[("/proc/cpuinfo", "Features\t: fp asimd evtstrm\n")],
+    ),
+    case(
         "steal-time",
         "guest columns are read as steal",
         Pass,

@@ -107,6 +107,24 @@ fn a_leftover_is_replaced() {
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("leftover")), "{left:?}");
 }
 
+/// The names of a daemon's other files are the socket's name with another extension.
+#[test]
+fn a_daemon_whose_socket_differs_only_in_the_extension_is_refused() {
+    let daemon = Daemon::start(&config());
+    for extension in ["other", ""] {
+        let path = daemon.socket().with_extension(extension);
+        let output = ended(daemon_at(daemon.dir(), &path)).expect("the second daemon started");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("--socket"), "{extension}: {said}");
+    }
+    assert_eq!(daemon.client().channels().unwrap().len(), 1);
+    let beside = daemon.socket().with_file_name("beside.sock");
+    let mut other = daemon_at(daemon.dir(), &beside);
+    wait_for("the answer of a daemon with another name", || Client::at(&beside).ok());
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
 #[test]
 fn of_daemons_that_start_at_once_one_wins_and_the_others_say_so() {
     for round in 0..8 {

@@ -16,6 +16,7 @@ use shmcast_testkit::raw::{Raw, fds, publish};
 use shmcast_testkit::{Process, role, scratch, wait_for, wait_until};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 fn config(mode: &str) -> String {
@@ -199,6 +200,47 @@ fn a_takeover_that_fails_half_way_leaves_everything_as_it_was() {
     }
 }
 
+/// The added channel `b` exists already for its readers, because they stayed when it was removed.
+#[test]
+fn a_reload_that_fails_half_way_adds_no_channel() {
+    let [a, b, c] = ["a", "b", "c"].map(|name| channel(name, FOR_ALL).replace("16MiB", "64KiB"));
+    let daemon = Daemon::start(&b);
+    let readers = [(); 4].map(|()| Raw::greeted(&daemon.socket()));
+    readers.iter().for_each(|raw| drop(raw.subscribe("b")));
+    daemon.reload("");
+    let pid = Pid::from_raw(daemon.pid().as_raw()).unwrap();
+    let descriptors = |most| Rlimit { current: Some(most), maximum: Some(1024) };
+    let raw = Raw::greeted(&daemon.socket());
+    let (mut refused, mut granted) = (0, 0);
+    for spare in 2..40 {
+        let outcomes = [daemon.told("reload-refused"), daemon.told("reloaded")];
+        daemon.configure(&[a.as_str(), &b, &c].concat());
+        prlimit(Some(pid), Resource::Nofile, descriptors(limit_with_room(pid, spare))).unwrap();
+        daemon.signal(Signal::SIGHUP);
+        wait_until("the end of the reload", || {
+            [daemon.told("reload-refused"), daemon.told("reloaded")] != outcomes
+        });
+        prlimit(Some(pid), Resource::Nofile, descriptors(1024)).unwrap();
+        if daemon.told("reloaded") > outcomes[1] {
+            granted += 1;
+            for reader in &readers {
+                assert_eq!(reader.receive().unwrap().0["reply"], "moved", "with {spare} to spare");
+            }
+            daemon.reload("");
+            continue;
+        }
+        refused += 1;
+        for name in ["a", "b", "c"] {
+            raw.assert_refused(&json!({"request": "stat", "channel": name}), &[], "unknown-channel");
+        }
+    }
+    assert!(refused > 1 && granted > 1, "{refused} refused, {granted} granted");
+    // A reload that failed has told the readers nothing.
+    for reader in readers {
+        assert_eq!(reader.ask(&json!({"request": "mapped"}), &[])["reply"], "done");
+    }
+}
+
 /// A daemon that cannot open a publisher's segment does not know its channel. The daemon must not cut the publisher off because of that.
 #[test]
 fn a_publisher_that_comes_back_to_a_daemon_without_descriptors_is_not_cut_off() {
@@ -297,6 +339,36 @@ fn a_reader_without_room_for_a_descriptor_follows_when_it_has_some() {
     assert_eq!(apart.wait_for("2 two"), ["ready", "1 one", "epoch 2", "2 two"]);
 }
 
+/// A reader of a lost channel attaches again with a new charter. If it has no room for one more descriptor at any point, it tries again.
+#[test]
+fn a_reader_with_little_room_that_comes_back_to_a_new_charter_restarts() {
+    let mut daemon = Daemon::start(&config("takeover"));
+    let mut old = publisher(&daemon);
+    let readers = [(); 13].map(|()| Apart::start(&daemon));
+    old.publish(b"old").unwrap();
+    readers.iter().for_each(|apart| drop(apart.wait_for("1 old")));
+    daemon.kill();
+    drop(old);
+    fs::remove_dir_all(daemon.socket().with_extension("charters")).unwrap();
+    let descriptors = |most| Rlimit { current: Some(most), maximum: Some(1024) };
+    let pid = |apart: &Apart| Pid::from_raw(apart.process.id() as i32).unwrap();
+    for (spare, apart) in readers.iter().enumerate() {
+        let pid = pid(apart);
+        prlimit(Some(pid), Resource::Nofile, descriptors(limit_with_room(pid, spare))).unwrap();
+    }
+    daemon.restart();
+    let mut new = publisher(&daemon);
+    new.publish(b"new").unwrap();
+    // The reader with the most room comes back, and the others have made an attempt by then.
+    readers[12].wait_for("1 new");
+    std::thread::sleep(Duration::from_millis(600));
+    for (spare, apart) in readers.iter().enumerate() {
+        prlimit(Some(pid(apart)), Resource::Nofile, descriptors(1024)).unwrap();
+        let words = apart.wait_for("1 new");
+        assert!(words.contains(&"restarted".to_owned()), "{spare} to spare: {words:?}");
+    }
+}
+
 #[test]
 fn whoever_only_polls_or_has_sought_hears_of_the_next_publisher() {
     let daemon = Daemon::start(&config("strict"));
@@ -377,6 +449,36 @@ fn a_channel_whose_mode_changed_over_a_restart_is_still_to_be_had() {
             heard.iter().filter(|word| word.as_bytes()[0].is_ascii_digit()).collect();
         assert_eq!(messages, ["1 one", "2 two", "3 three", "4 four"], "{before} to {after}: {heard:?}");
         assert_eq!(daemon.client().channel("ticks").unwrap().mode.as_deref(), Some(after));
+    }
+}
+
+/// Sequences that begin again belong to a new stream, so that nobody takes the messages of one stream for those of another.
+#[test]
+fn a_channel_whose_ring_is_damaged_continues_as_another_stream() {
+    let journal = tempfile::tempdir().unwrap();
+    let more = format!("journal = {{ dir = \"{}\" }}\n", journal.path().join("ticks").display());
+    for more in ["", &more] {
+        let daemon = Daemon::start(&ticks("takeover", more));
+        let client = daemon.client();
+        let mut publisher = publisher(&daemon);
+        publisher.publish(b"one").unwrap();
+        drop(publisher);
+        let stream = || client.channel("ticks").unwrap().stream;
+        let before = stream();
+        let raw = Raw::greeted(&daemon.socket());
+        let (_, files) = raw.ask_for_files(&publish("ticks", false), &[]);
+        let bytes = files[0].metadata().unwrap().len();
+        files[0].write_all_at(&vec![0xff; bytes as usize - 4096], 4096).unwrap();
+        drop(raw);
+        daemon.reload(&ticks("takeover", more).replace("1MiB", "2MiB"));
+        let mut second = wait_for("a publisher", || publishing(&client, "ticks").open().ok());
+        assert_ne!(stream(), before);
+        let sequence = second.publish(b"two").unwrap();
+        assert_eq!(
+            sequence == 1,
+            more.is_empty(),
+            "with a journal the sequences continue after it: {sequence}"
+        );
     }
 }
 

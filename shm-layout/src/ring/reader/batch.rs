@@ -95,9 +95,16 @@ impl Reader {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
     }
 
-    /// Does the same as [`poll_batch`](Self::poll_batch) for a run of small records, which it copies together. The caller knows that
-    /// [`RUN`] bytes of records were published. Takes no message in two cases: the first record is not small or is no message; or the
-    /// writer has possibly overwritten the run. Returns the number of messages, and whether `each` stopped.
+    /// Does the same as [`poll_batch`](Self::poll_batch) for a run of small records, which it copies together. Returns the number of
+    /// messages, and whether `each` stopped. The caller must know that at least `RUN / GRANULE` sequences are published, counted from the
+    /// next one.
+    ///
+    /// Takes no message in these cases:
+    ///
+    /// - The first record is not small, or is not the next message.
+    /// - `out` is too small.
+    /// - The run crosses the end of the ring.
+    /// - The run does not end below the frontier, or the writer has possibly overwritten it.
     #[inline(always)]
     fn poll_run<F: Flow>(
         &mut self,

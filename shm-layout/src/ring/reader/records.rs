@@ -67,8 +67,12 @@ impl Reader {
     }
 
     /// Does the same as [`poll_records`](Self::poll_records) for a run of small records, which it copies together. The caller knows that
-    /// [`RUN`] bytes of records were published. Takes no message in three cases: the first record is not small or is no message; `out` is
-    /// too small; or the writer has possibly overwritten the run.
+    /// [`RUN`] bytes of records were published. Takes no message in these cases:
+    ///
+    /// - The first record is not small, or is not the next message.
+    /// - `out` is too small.
+    /// - The run crosses the end of the ring.
+    /// - The run does not end below the frontier, or the writer has possibly overwritten it.
     #[inline(always)]
     fn take_run(&mut self, most: usize, out: &mut [u8]) -> Taken {
         let Self { max_message, copier, place: Place { position, sequence }, .. } = *self;

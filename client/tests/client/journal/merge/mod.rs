@@ -6,7 +6,7 @@ mod ways;
 use proptest::prelude::*;
 use scene::{CAPACITY, Scene, Seen};
 use shmcast::journal::Cause;
-use shmcast::{Event, Gate, GateState, History, RecvError, Start, StreamId, Subscriber};
+use shmcast::{Event, Gate, GateState, History, Records, RecvError, Start, StreamId, Subscriber};
 use shmcast_testkit::PATIENCE;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -300,6 +300,56 @@ fn tags_are_chosen_in_the_past_as_in_the_ring() {
         })
         .unwrap();
     assert_eq!(got, [7, 9, 2000, 2060]);
+}
+
+#[test]
+fn messages_of_the_journal_that_nobody_asked_for_need_no_room() {
+    let mut scene = Scene::new();
+    // Message 61 has 8 bytes, and no earlier one is as short.
+    let mut subscriber = scene.builder(Start::Oldest).tags([61]).open().unwrap();
+    scene.publish(LAP);
+    scene.record();
+    let mut buffer = [0; 8];
+    let event = subscriber.try_recv_into(&mut buffer).unwrap();
+    assert!(matches!(event, Some(Event::Message(m)) if m.sequence == 61));
+}
+
+#[test]
+fn a_call_leaves_out_a_limited_number_of_messages_of_the_journal_and_keeps_its_deadline() {
+    let mut scene = Scene::new();
+    let mut subscriber = scene.builder(Start::Oldest).tags([]).open().unwrap();
+    scene.publish(10 * LAP);
+    scene.record();
+    assert_eq!(subscriber.recv_deadline(Instant::now()).unwrap(), None);
+    let next = subscriber.next_sequence();
+    assert!(next > 1 && next < 5 * LAP, "{next}");
+    let event = subscriber.recv_deadline(Instant::now() + PATIENCE).unwrap();
+    assert!(matches!(event, Some(Event::Live { .. })), "{event:?}");
+}
+
+#[test]
+fn a_batch_ends_where_the_journal_goes_on_with_another_ring() {
+    let mut scene = Scene::new();
+    let mut readers = [scene.subscriber(Start::Oldest), scene.subscriber(Start::Oldest)];
+    scene.publish(LAP);
+    scene.record();
+    let border = scene.next();
+    scene.book.ring = [7, 7];
+    scene.roll(true);
+    scene.publish(LAP);
+    scene.record();
+    let mut seen = Seen { due: 1, ..Seen::default() };
+    let [reader, by_records] = &mut readers;
+    for (due, lives) in [(border, 0), (0, 1), (scene.next(), 1)] {
+        seen.read(reader, usize::MAX, 1);
+        assert!(seen.due == due || due == 0 && seen.due < scene.next(), "{seen:?} {due}");
+        assert_eq!(seen.lives, lives, "{due}");
+    }
+    let mut records = Records::with_room(1 << 20);
+    by_records.recv_records(usize::MAX, &mut records).unwrap();
+    let last = records.iter().last().unwrap().sequence;
+    assert_eq!((records.first_sequence(), last), (1, border - 1));
+    assert!(records.clock().is_some());
 }
 
 #[derive(Debug, Clone)]

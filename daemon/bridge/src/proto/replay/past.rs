@@ -80,6 +80,11 @@ impl<Q: PartialEq> Past<Q> {
         }
     }
 
+    /// Notes that another session has begun in the ring, with the message `floor`.
+    pub(crate) fn set_floor(&mut self, floor: u64) {
+        self.floor = floor;
+    }
+
     /// If the ring no longer has the messages from `first` on, returns which of them the server holds. `ring` has the ring's oldest
     /// sequence, and the sequence after its newest one.
     pub(crate) fn held(&mut self, now_ns: u64, first: u64, ring: (u64, u64), request: &Q) -> Held {

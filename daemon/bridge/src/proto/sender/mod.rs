@@ -298,6 +298,15 @@ impl Sender {
         self.restart_heartbeats(now_ns, HEARTBEAT_AFTER_NS[0]);
     }
 
+    /// Notes that the sequences before `next` will never be pushed. Close the open packet first.
+    pub(crate) fn skip_to(&mut self, next: u64) {
+        if next > self.next {
+            self.counters.messages_missed += next - self.next;
+            self.next = next;
+            self.open = self.open.begin(next);
+        }
+    }
+
     /// Ends the session. Close and send the batch first. From now on, end-of-session packets replace heartbeats, and the first one is due
     /// immediately. The caller should serve repairs until `Sender::is_finished`.
     pub fn end(&mut self, now_ns: u64) {

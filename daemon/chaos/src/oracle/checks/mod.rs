@@ -1,6 +1,7 @@
 //! Tests of the oracle. For each demand there are logs that break the demand, and logs that do not. An oracle that finds nothing in any log
 //! would prove nothing.
 
+mod boards;
 mod journals;
 
 use super::{History, judge_history};

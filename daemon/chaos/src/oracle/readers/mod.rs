@@ -1,5 +1,6 @@
 //! Judges each reader's events, one after the other.
 
+mod board;
 mod causes;
 mod past;
 
@@ -9,16 +10,19 @@ use super::hosts::old_messages;
 use super::journals::Kept;
 use super::limits::is_limit;
 use super::lives::Lives;
+use super::streams::Streams;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::payload::{Identity, Marks, fill, total_bytes};
 use crate::run::{AT_REST, BEREAVED};
 use crate::story::Start;
+use board::Episode;
 
 /// The place of a reader in its stream.
 struct Cursor<'a> {
     history: &'a History,
     lives: &'a Lives,
     kept: &'a Kept<'a>,
+    streams: &'a Streams<'a>,
     reader: &'a Subscription,
     /// The sequence that must be next.
     expected: u64,
@@ -38,15 +42,18 @@ struct Cursor<'a> {
     /// Whether the channel has restarted since the reader attached.
     has_restarted: bool,
     seeking: u64,
+    /// Whether the reader was lapped, or has sought. Then the counts of left out messages also contain others.
+    is_inexact: bool,
 }
 
-pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
+pub(super) fn check(history: &History, lives: &Lives, streams: &Streams<'_>, findings: &mut Findings) {
     let kept = &Kept::of(history, lives);
     for reader in &history.subscriptions {
         let mut cursor = Cursor {
             history,
             lives,
             kept,
+            streams,
             reader,
             expected: reader.next,
             life: None,
@@ -59,10 +66,9 @@ pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
             in_doubt: false,
             has_restarted: false,
             seeking: 0,
+            is_inexact: false,
         };
-        for entry in &reader.seen {
-            cursor.see(entry, findings);
-        }
+        cursor.see_all(findings);
         if reader.actor.starts_with(BEREAVED) {
             let is_told = |entry: &&Entry<Fact>| matches!(entry.what, Fact::PublisherGone { .. });
             let told = reader.seen.iter().filter(is_told).count();
@@ -76,7 +82,24 @@ pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
     }
 }
 
-impl Cursor<'_> {
+impl<'a> Cursor<'a> {
+    fn see_all(&mut self, findings: &mut Findings) {
+        let mut rest = &self.reader.seen[..];
+        while let Some(entry) = rest.first() {
+            let is_start = self.begins_with_board();
+            match Episode::at(rest, is_start, self.reader.conflates) {
+                Some(episode) => {
+                    self.episode(&episode, findings);
+                    rest = &rest[episode.entries..];
+                }
+                None => {
+                    self.see(entry, findings);
+                    rest = &rest[1..];
+                }
+            }
+        }
+    }
+
     fn see(&mut self, entry: &Entry<Fact>, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         match &entry.what {
@@ -106,14 +129,11 @@ impl Cursor<'_> {
             Fact::End if !self.has_closed(entry.at) || !self.is_an_end() => {
                 findings.add(1, "false_end", who, "the end was told, and no publisher had closed");
             }
-            Fact::Restarted => {
-                // A restarted bridge begins at the feed's present sequence.
-                let expected = if self.reader.far && !self.is_whole() { 0 } else { 1 };
-                (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
-                self.is_new_here = true;
-                self.has_restarted = true;
+            Fact::Restarted => self.restarted(),
+            Fact::Newest { sequence, .. } | Fact::Forgotten { sequence, .. } => {
+                findings.add(10, "unasked_board", who, format!("{sequence} came from the board"));
             }
-            Fact::Seeking { to } => self.seeking = *to,
+            Fact::Seeking { to } => (self.seeking, self.is_inexact) = (*to, true),
             Fact::Sought { error: None } => {
                 (self.expected, self.since, self.is_first) = (self.seeking, entry.at, true);
                 self.is_new_here = true;
@@ -139,6 +159,14 @@ impl Cursor<'_> {
             }
             _ => {}
         }
+    }
+
+    fn restarted(&mut self) {
+        // A restarted bridge begins at the feed's present sequence.
+        let expected = if self.reader.far && !self.is_whole() { 0 } else { 1 };
+        (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
+        self.is_new_here = true;
+        (self.has_restarted, self.is_inexact) = (true, false);
     }
 
     /// Judges a message whose bytes alone do not identify it.
@@ -218,8 +246,28 @@ impl Cursor<'_> {
     }
 
     fn message(&mut self, sequence: u64, message: Identity, findings: &mut Findings) {
+        let name = self.name_of(sequence, message);
+        let Some(publication) = self.published(sequence, message, &name, findings) else { return };
+        self.check_life(publication, &name, findings);
+        self.check_order(sequence, &name, findings);
+        self.check_epoch(publication, &name, findings);
+        (self.expected, self.is_first, self.last) = (sequence + 1, false, Some(message.publisher));
+        self.is_new_here = false;
+    }
+
+    fn name_of(&self, sequence: u64, message: Identity) -> String {
+        format!("message {sequence} ({}.{})", message.publisher, message.counter)
+    }
+
+    /// Checks that a message was published with this sequence, and is valid. Returns its publication.
+    fn published(
+        &self,
+        sequence: u64,
+        message: Identity,
+        name: &str,
+        findings: &mut Findings,
+    ) -> Option<&'a Publication> {
         let who = self.reader.actor.as_str();
-        let name = format!("message {sequence} ({}.{})", message.publisher, message.counter);
         let publication =
             self.history.publication(message.publisher).filter(|p| p.channel == self.reader.channel);
         let Some(publication) = publication else {
@@ -229,7 +277,7 @@ impl Cursor<'_> {
                 who,
                 format!("{name} is of no publisher of channel {}", self.reader.channel),
             );
-            return;
+            return None;
         };
         match publication.sequence_of(message.counter) {
             None => findings.add(1, "unpublished_message", who, format!("{name} was not published")),
@@ -242,11 +290,7 @@ impl Cursor<'_> {
             let what = format!("{name} is void: publisher {} went on from {}", cut.by, cut.from);
             findings.add(1, "void_message", who, what);
         }
-        self.check_life(publication, &name, findings);
-        self.check_order(sequence, &name, findings);
-        self.check_epoch(publication, &name, findings);
-        (self.expected, self.is_first, self.last) = (sequence + 1, false, Some(message.publisher));
-        self.is_new_here = false;
+        Some(publication)
     }
 
     fn check_life(&mut self, publication: &Publication, name: &str, findings: &mut Findings) {
@@ -326,6 +370,7 @@ impl Cursor<'_> {
             findings.add(4, "lapped_without_cause", who, what);
         }
         self.check_lap(resumed_at, findings);
+        self.is_inexact |= missed > 0;
         (self.expected, self.in_doubt, self.is_first) = (resumed_at, true, false);
         self.is_new_here = false;
     }

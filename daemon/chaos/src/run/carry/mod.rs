@@ -12,7 +12,7 @@ use super::{PATIENCE, World};
 use crate::actor::{Opening, Order, Place, Subscribing};
 use crate::log::Deed;
 use crate::payload::Sizes;
-use crate::story::{Sending, Trouble, Waiting};
+use crate::story::{Sending, Shape, Trouble, Waiting};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -258,7 +258,17 @@ impl World<'_> {
         let (channel, full, mode, patience_ms) = (channel.to_owned(), false, None, 2000);
         self.ask(
             &mut actor,
-            Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms }),
+            Order::Open(Opening {
+                place,
+                channel,
+                publisher,
+                sizes,
+                anew,
+                full,
+                mode,
+                patience_ms,
+                shape: Shape::default(),
+            }),
         )?;
         Ok(actor)
     }

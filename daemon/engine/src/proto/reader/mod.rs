@@ -15,6 +15,7 @@
 //! reader restarts, it needs only the session and the next sequence, which are in the local ring.
 
 mod io;
+mod mending;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,7 @@ use shmcast_bridge::proto::native::fragments::Fragment;
 use shmcast_bridge::proto::native::keys::Keyring;
 use shmcast_bridge::proto::session::Session;
 
-use super::block::{Body, Damaged, Head, Kind};
+use super::block::{Body, Damaged, Head, Stream};
 use super::mutant::{Mutant, is};
 use super::seal::Opener;
 use super::want::{Want, Wanted};
@@ -113,6 +114,10 @@ pub struct Reader {
     /// Whether the reader has just searched the log and has received every entry since then. If so, a missing sequence is missing in the
     /// log itself.
     is_certain: bool,
+    /// The number of the log's first entry, when the reader last searched its place.
+    oldest: u64,
+    /// Whether the entry before the next one is missing or damaged.
+    is_torn: bool,
     /// The last range of entry numbers that was skipped: its first number, and the number after it.
     lacking: Option<(u64, u64)>,
     /// A range of sequences that no writer has: its first sequence, and the sequence after its last. It was noted just before the last
@@ -137,6 +142,8 @@ impl Reader {
             seen: 0,
             crc: None,
             is_certain: false,
+            oldest: 0,
+            is_torn: false,
             lacking: None,
             nobodys: None,
             parts: Parts::default(),
@@ -301,16 +308,20 @@ impl Reader {
             // The entries in between might have been lost on the way. If they are missing a second time, the log lacks them.
             let lacking = Some((self.seen + 1, sequence));
             self.is_certain &= self.lacking == lacking;
+            self.is_torn = true;
             self.lacking = lacking;
         }
         self.seen = sequence;
         // If the block was sealed, its contents are in the opener.
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {
-            Ok((head, body)) => self.take_block(now_ns, &head, body, sink),
+            Ok((head, body)) => {
+                self.take_block(now_ns, &head, body, sink);
+                self.is_torn = false;
+            }
             Err(why) => {
                 self.count_damage(why);
-                self.crc = None;
+                (self.crc, self.is_torn) = (None, true);
             }
         }
         self.opener = opener;
@@ -343,12 +354,19 @@ impl Reader {
     }
 
     /// Handles a block of another session. Returns whether the block is accepted.
+    ///
+    /// If blocks before this one are missing, the session might have begun earlier. The reader then asks the writers for its first
+    /// messages. The session of a feed from another host can begin at any sequence, so its first block counts as its beginning.
+    ///
+    /// An earlier mistake: the first block always counted as the beginning. Messages that a writer still had were never asked for, and
+    /// local readers got the gap between the sequences of two sessions.
     fn meet_session(&mut self, head: &Head, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
         let next = match self.session {
             Some(session) if is_earlier(head.session, session) => {
                 self.counters.repeated += u64::from(head.count);
                 return false;
             }
+            Some(session) if self.is_torn && is_earlier(session, head.session) && is_own(head) => 1,
             Some(_) => head.first,
             None => self.next.unwrap_or(head.first),
         };
@@ -420,77 +438,11 @@ impl Reader {
         }
         true
     }
+}
 
-    /// Handles a writer's answer to a request for missing messages. `answer` is `None` if no writer answered.
-    pub fn handle_want(
-        &mut self,
-        now_ns: u64,
-        round: u64,
-        answer: Option<&[u8]>,
-        sink: &mut impl FnMut(Delivery<'_>),
-    ) {
-        let (Phase::Hole { to, asks, .. }, Some(next)) = (self.phase, self.next) else { return };
-        if round == self.round {
-            self.ask_ns = now_ns + AGAIN_NS;
-        }
-        // A late answer, which arrives after the request was repeated, is judged by its own fields, like every block.
-        let Some(block) = answer else { return };
-        let mut opener = std::mem::take(&mut self.opener);
-        match opener.open(block) {
-            Ok((head, _)) if head.first > next => self.take_hint(now_ns, (to, asks), &head),
-            Ok((head, body)) => self.take_mend(now_ns, (to, next), &head, body, sink),
-            Err(why) => self.count_damage(why),
-        }
-        self.opener = opener;
-    }
-
-    /// Notes that a writer has messages from this block on, although no writer has the first missing message.
-    fn take_hint(&mut self, now_ns: u64, (to, asks): (u64, Asks), head: &Head) {
-        let Asks::Any { before } = asks else { return };
-        if Some(head.session) == self.session && head.first < before {
-            // Another writer might have earlier messages.
-            let asks = Asks::Any { before: head.first };
-            (self.phase, self.ask_ns) = (Phase::Hole { to, since_ns: now_ns, asks }, now_ns);
-        }
-    }
-
-    fn take_mend(
-        &mut self,
-        now_ns: u64,
-        (to, next): (u64, u64),
-        head: &Head,
-        body: Body<'_>,
-        sink: &mut impl FnMut(Delivery<'_>),
-    ) {
-        if Some(head.session) != self.session || head.first > next || !head.reaches(next) {
-            return;
-        }
-        match head.kind {
-            Kind::End | Kind::Takeover => return,
-            // The answer is only for the hole. The log has the messages after the hole.
-            Kind::Gap => {
-                let end = (to + 1).min(head.end());
-                self.counters.given_up += end - next;
-                sink(Delivery::Gap { missing: next..end });
-                self.next = Some(end);
-            }
-            Kind::Data | Kind::Fragment => {
-                if !self.take(head, body, sink) {
-                    return;
-                }
-                self.counters.mended += self.next.unwrap_or(next) - next;
-            }
-        }
-        let now_due = self.next.unwrap_or(next);
-        match now_due > to {
-            true => self.search(now_ns),
-            // The sender might have more of the missing messages, so the time until they are given up begins again.
-            false => {
-                let hole = Phase::Hole { to, since_ns: now_ns, asks: Asks::Due };
-                (self.phase, self.ask_ns) = (hole, now_ns);
-            }
-        }
-    }
+/// Whether the messages of a block were published on the writer's host. The sequences of such a stream begin with its session.
+fn is_own(head: &Head) -> bool {
+    head.stream != Stream::of_session(head.session)
 }
 
 /// Whether a session is an earlier one of the same sender.

@@ -19,6 +19,7 @@ impl Reader {
         if self.phase == Phase::Bounds && last < self.seen {
             self.counters.ends_moved += 1;
         }
+        self.oldest = first;
         match self.phase {
             Phase::Bounds if self.next.is_none() => Some(self.follow(now_ns, first)),
             Phase::Bounds if first > last => Some(self.follow(now_ns, last + 1)),
@@ -47,7 +48,7 @@ impl Reader {
     fn follow(&mut self, now_ns: u64, from: u64) -> (u64, Ask) {
         self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
         self.seen = from.saturating_sub(1);
-        self.is_certain = true;
+        (self.is_certain, self.is_torn) = (true, from <= self.oldest);
         self.round += 1;
         (self.round, Ask::Follow(from))
     }

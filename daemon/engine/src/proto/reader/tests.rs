@@ -128,3 +128,58 @@ fn an_answer_that_comes_after_the_request_was_repeated_mends_the_hole() {
 fn a_hole_that_takes_longer_to_mend_than_a_silence_may_last_is_mended_to_its_end() {
     assert_eq!(play_late(0, 2_000 * MILLISECOND_NS), ((1..=20).collect(), Vec::new()));
 }
+
+/// A session can lose its beginning in the log, and a writer can still have it.
+///
+/// An earlier mistake: the reader began with the first block that it saw, and asked for nothing.
+#[test]
+fn a_later_session_whose_beginning_is_missing_is_asked_for_from_its_first_message_on() {
+    let of = |epoch: u64, range: std::ops::RangeInclusive<u64>, stream: Stream| {
+        let mut packing = Packing::new(BLOCK_BYTES);
+        range.for_each(|sequence| assert!(packing.push(sequence, b"m", Meta::default())));
+        let (id, session) = (BlockId { writer: 1, number: 1 }, Session::of_channel("T", epoch).unwrap());
+        packing.cut().unwrap().finish(Head::new(stream, session, id), &Sealer::default()).0
+    };
+    let second = Session::of_channel("T", 2).unwrap();
+    let from_elsewhere = Stream::of_session(second);
+    let damaged = b"damaged".to_vec();
+    // An entry is damaged, or retention has removed the first entries.
+    for (removed, stream, next) in
+        [(0, Stream([2; 16]), 1), (2, Stream([2; 16]), 1), (0, from_elsewhere, 501), (2, from_elsewhere, 501)]
+    {
+        let log = [of(1, 1..=10, Stream([1; 16])), damaged.clone(), of(2, 501..=505, stream)];
+        let config = ReaderConfig { from: None, give_up_ns: None };
+        let mut reader = Reader::new(config, Some((session(), if removed > 0 { 5 } else { 1 })));
+        let (mut begun, mut now_ns, mut wanted) = (None, 0, None);
+        for _ in 0..100 {
+            let mut sink = |delivery: Delivery<'_>| {
+                if let Delivery::Session { session, next } = delivery {
+                    begun = Some((session, next));
+                }
+            };
+            now_ns = reader.next_deadline().max(now_ns);
+            let mut asked = reader.poll(now_ns, &mut sink);
+            while let Some((round, ask)) = asked.take() {
+                asked = match ask {
+                    Ask::Bounds => reader.handle_bounds(now_ns, round, (removed + 1, 3)),
+                    Ask::Get(from) => {
+                        let entry = log.get(from as usize - 1).map(|block| (from, &block[..]));
+                        reader.handle_get(now_ns, round, entry)
+                    }
+                    Ask::Follow(from) => {
+                        for (number, block) in (1..).zip(&log).skip(from as usize - 1) {
+                            reader.handle_entry(now_ns, round, (number, block), &mut sink);
+                        }
+                        None
+                    }
+                    Ask::Want(want) => {
+                        wanted = Some((want.session, want.first));
+                        None
+                    }
+                };
+            }
+        }
+        assert_eq!(begun, Some((second, next)), "{removed} removed");
+        assert_eq!(wanted, (next == 1).then_some((second, 1)), "{removed} removed");
+    }
+}

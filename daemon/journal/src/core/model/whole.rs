@@ -24,6 +24,7 @@ pub(super) fn copy(of: &Writer) -> Writer {
         last_op: of.last_op,
         last_sync: of.last_sync,
         retry_at: of.retry_at,
+        spare_retry_at: of.spare_retry_at,
         failures: of.failures,
         errors: VecDeque::new(),
         written: of.written,

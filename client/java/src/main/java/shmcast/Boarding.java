@@ -72,6 +72,13 @@ final class Boarding {
         }
     }
 
+    /** Notes that a loss was reported to the reader. */
+    void noteLoss() {
+        if (joining != null) {
+            joining.noteLoss();
+        }
+    }
+
     /** Continues with the board of another segment. */
     void goOn(Segment segment, boolean isRestarted) throws ShmcastException {
         Joining before = joining;

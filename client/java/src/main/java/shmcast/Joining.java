@@ -91,7 +91,18 @@ final class Joining {
     }
 
     Snapshot.Result join(Ring ring, Locator locator) {
-        return snapshot.join(ring, locator);
+        Snapshot.Result result = snapshot.join(ring, locator);
+        if (ledger != null) {
+            ledger.seekForgotten(snapshot.view, ring.sequence);
+        }
+        return result;
+    }
+
+    /** Notes that a loss was reported to the reader. */
+    void noteLoss() {
+        if (ledger != null) {
+            ledger.noteLoss();
+        }
     }
 
     /** Begins after a join: with the messages of the board, or only with their counts. */
@@ -130,7 +141,6 @@ final class Joining {
         listed = snapshot.listSince(due, ledger);
         missed = Math.max(place - due - snapshot.bridged, 0);
         next = 0;
-        ledger.seekForgotten();
         step = Step.FORGOTTEN;
         return snapshot.bridged - listed;
     }

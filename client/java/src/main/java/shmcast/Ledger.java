@@ -41,6 +41,12 @@ final class Ledger {
     private int count;
     /** The next row for the search for keys that the board has forgotten. */
     private int forgotten;
+    /** The highest sequence of a removal that the board had forgotten at the last join. */
+    private long forgottenUpTo;
+    /** Whether each key that this reader knows was on the board at the last join. */
+    private boolean hadAll;
+    /** Whether a loss was reported to the reader since the last join. The board has counted the lost messages, and the ledger has not. */
+    private boolean hasLost;
     /** Whether the reader has not joined the present segment's board yet. It is then not known which messages an earlier board refused. */
     private boolean hasMoved;
 
@@ -173,9 +179,12 @@ final class Ledger {
 
     /**
      * Returns the number of messages of a key that the reader received, or that were reported to it as skipped. Counts from {@code born},
-     * as the board does.
+     * as the board does. After a loss, no message counts as skipped in favor of a newer one: the caller counts the skipped ones as lost.
      */
-    long given(long first, long second, long born) {
+    long given(long first, long second, long born, long counted) {
+        if (hasLost) {
+            return counted - 1;
+        }
         int row = index.find(first, second);
         if (row < 0) {
             return 0;
@@ -187,9 +196,20 @@ final class Ledger {
         return get(row, AGAIN) == born ? get(row, GIVEN_AGAIN) : 0;
     }
 
-    /** Begins the search for keys that the board has forgotten. */
-    void seekForgotten() {
+    /** Notes that a loss was reported to the reader. */
+    void noteLoss() {
+        hasLost = true;
+    }
+
+    /**
+     * Begins the search for keys that the board has forgotten. Call it after a join and before the verdict on the join.
+     *
+     * @param place the sequence after the join
+     */
+    void seekForgotten(BoardView board, long place) {
         forgotten = 0;
+        forgottenUpTo = Math.min(board.forgotten(), place - 1);
+        hadAll = !mayRefuse(board);
     }
 
     /**
@@ -198,12 +218,11 @@ final class Ledger {
      */
     boolean nextForgotten(Snapshot snapshot, Message message) {
         BoardLayout layout = snapshot.layout;
-        long removal = snapshot.view.forgotten();
         while (forgotten < count) {
             int row = forgotten++;
             // A key that never had room on the board is not on it, but was not removed.
-            boolean wasThere = get(row, IS_THERE) != 0 || !mayRefuse(snapshot.view);
-            if (!wasThere || get(row, IS_REMOVED) != 0 || removal <= get(row, LAST) || snapshot.has(get(row, FIRST), get(row, SECOND))) {
+            boolean wasThere = get(row, IS_THERE) != 0 || hadAll;
+            if (!wasThere || get(row, IS_REMOVED) != 0 || forgottenUpTo <= get(row, LAST) || snapshot.has(get(row, FIRST), get(row, SECOND))) {
                 continue;
             }
             message.bytes = message.own;
@@ -211,7 +230,7 @@ final class Ledger {
             message.length = layout.keyEnd;
             Arrays.fill(message.own, 0, layout.keyStart, (byte) 0);
             System.arraycopy(keys, row * keyBytes, message.own, layout.keyStart, keyBytes);
-            message.sequence = removal;
+            message.sequence = forgottenUpTo;
             message.meta = (long) Math.max(layout.removeTag, 0) << 48;
             message.key = false;
             message.conflated = 0;
@@ -223,6 +242,7 @@ final class Ledger {
     /** Forgets all keys. */
     void forget() {
         count = 0;
+        hasLost = false;
         index.clear(rows.length / WORDS);
     }
 
@@ -233,6 +253,7 @@ final class Ledger {
     void takeOver(Ledger old, BoardLayout was, BoardView now) {
         most = Math.max(most, old.count);
         hasMoved = true;
+        hasLost = old.hasLost;
         long since = now.since();
         for (int row = 0; row < old.count; row++) {
             int at = row * keyBytes;
@@ -265,7 +286,13 @@ final class Ledger {
             long second = snapshot.second(row);
             if (index.find(first, second) < 0) {
                 int at = snapshot.placeOf(row) + keyStart;
-                add(first, second, snapshot.born(row), snapshot.count(row), snapshot.sequence(row), snapshot.isRemoved(row), snapshot.isSlot(row), snapshot.page(row), at);
+                // The board had the key before its removal, and might have had no slot for it when it came back.
+                boolean isThere = snapshot.isSlot(row) && snapshot.again(row) == 0;
+                add(first, second, snapshot.born(row), snapshot.count(row), snapshot.sequence(row), snapshot.isRemoved(row), isThere, snapshot.page(row), at);
+                if (snapshot.again(row) != 0) {
+                    set(count - 1, AGAIN, snapshot.again(row));
+                    set(count - 1, GIVEN_AGAIN, snapshot.countAgain(row));
+                }
             }
         }
     }

@@ -30,6 +30,8 @@ final class Snapshot {
     private static final int MOST_MORE_KEYS = 1 << 20;
     /** The version of a copy that has a message of the ring. No slot has this version. */
     private static final long TO_COPY = -1;
+    /** The version of a copy whose slot changed too fast. It is odd, as in a store, and no slot has it. */
+    private static final long CHANGED = TO_COPY - 2;
 
     /** The index of each word in a row. */
     private static final int VERSION = 0;
@@ -42,7 +44,12 @@ final class Snapshot {
     private static final int SECOND = 6;
     private static final int COUNT = 7;
     private static final int LEFT_OUT = 8;
-    private static final int WORDS = 9;
+    /** The key's first message after a removal that the join read in the ring; 0 if there was none. */
+    private static final int AGAIN = 9;
+    /** The count before the message {@link #AGAIN}. */
+    private static final int BEFORE_AGAIN = 10;
+
+    private static final int WORDS = 11;
 
     private static final int PAGE_BITS = 20;
 
@@ -200,7 +207,7 @@ final class Snapshot {
                     continue;
                 }
             }
-            set(slot, VERSION, view.version | unread);
+            set(slot, VERSION, look == BoardView.Look.CHANGING ? CHANGED : view.version | unread);
             set(slot, SEQUENCE, last);
             set(slot, META, unread == 0 ? view.meta : BoardLayout.UNKNOWN);
             set(slot, TIME, view.time);
@@ -209,6 +216,8 @@ final class Snapshot {
             set(slot, SECOND, view.second);
             set(slot, COUNT, view.count() - unread);
             set(slot, LEFT_OUT, 0);
+            set(slot, AGAIN, 0);
+            set(slot, BEFORE_AGAIN, 0);
             return true;
         }
         return false;
@@ -291,6 +300,10 @@ final class Snapshot {
         meta |= message.key ? BoardLayout.KEY : 0;
         meta |= isRemoval ? BoardLayout.REMOVED : 0;
         meta |= message.length > layout.value ? BoardLayout.TOO_LARGE : 0;
+        if (isRemoved(row) && !isRemoval) {
+            set(row, AGAIN, message.sequence);
+            set(row, BEFORE_AGAIN, get(row, COUNT));
+        }
         set(row, VERSION, TO_COPY); // the next join must copy the slot again
         set(row, COUNT, get(row, COUNT) + 1);
         set(row, SEQUENCE, message.sequence);
@@ -356,7 +369,7 @@ final class Snapshot {
         bridged = 0;
         for (int number = 0; number < listed; number++) {
             int row = order[number];
-            long leftOut = Math.max(count(row) - ledger.given(get(row, FIRST), get(row, SECOND), born(row)) - 1, 0);
+            long leftOut = Math.max(count(row) - ledger.given(get(row, FIRST), get(row, SECOND), born(row), count(row)) - 1, 0);
             set(row, LEFT_OUT, leftOut);
             bridged = Math.max(bridged + leftOut + 1, bridged); // a hostile board can have any counts
         }
@@ -412,6 +425,16 @@ final class Snapshot {
 
     long count(int row) {
         return get(row, COUNT);
+    }
+
+    /** Returns the sequence of the key's first message after a removal that the join read in the ring; 0 if there was none. */
+    long again(int row) {
+        return get(row, AGAIN);
+    }
+
+    /** Returns the number of the key's messages from {@link #again} on. */
+    long countAgain(int row) {
+        return count(row) - get(row, BEFORE_AGAIN);
     }
 
     long sequence(int row) {

@@ -740,6 +740,9 @@ public final class Subscriber implements AutoCloseable {
         }
         notePassed();
         noteMissed(ring.sequence - due);
+        if (boarding != null) {
+            boarding.noteLoss();
+        }
         handler.lapped(ring.sequence - due, ring.sequence);
         return true;
     }

@@ -19,6 +19,10 @@ final class Link {
         void close() {
             Libc.close(segment, charter);
         }
+
+        Successor with(int charter) {
+            return new Successor(generation, first, restarted, isStrict, segment, charter);
+        }
     }
 
     volatile boolean isAttached;
@@ -181,7 +185,16 @@ final class Link {
     private void push(Reply reply, int charter) throws IOException {
         int copy = Libc.duplicate(reply.descriptors[0]);
         if (moved.size() == MOST_WAITING) {
-            moved.removeFirst().close();
+            Successor dropped = moved.removeFirst();
+            Successor first = moved.getFirst();
+            if (first.charter >= 0) {
+                dropped.close();
+            } else {
+                // The charter is valid for the segments after the dropped one, and the daemon does not send it again.
+                moved.removeFirst();
+                moved.addFirst(first.with(dropped.charter));
+                Libc.close(dropped.segment);
+            }
         }
         moved.add(new Successor(reply.number("generation"), reply.number("first"), reply.number("restarted"), reply.is("strict"), copy, charter));
         hasMoved = true;

@@ -1,0 +1,81 @@
+//! Boards and gates of a story's channels: the daemon's configuration of them, and the readers that use them.
+
+use super::errands::wanted;
+use super::{Known, World};
+use crate::actor::{Order, Subscribing};
+use crate::keys::Keys;
+use crate::payload::Identity;
+use crate::story::{Board, Channel, How, Shape, Start, Waiting, Whom, gate_name};
+use anyhow::Result;
+use std::fmt::Write;
+
+/// Each publisher of files whose number is a multiple of this number opens its channel without gates.
+const WITHOUT_GATES: u32 = 5;
+
+/// Returns the lines of a channel's table, and the tables of its gates, in a daemon's configuration.
+pub(super) fn lines(channel: &Channel) -> String {
+    let (Some(Shape { board, gates }), Some(keys)) = (&channel.shape, Keys::of(&channel.name)) else {
+        return String::new();
+    };
+    let mut text = String::new();
+    if let Some(Board { keys: room, value }) = board {
+        let Keys { start, end, .. } = keys;
+        text = format!("board = {{ key = \"{start}..{end}\", keys = {room}, value = \"{value}B\" }}\n");
+    }
+    for (number, gate) in gates.iter().enumerate() {
+        let lag = gate.lag_bytes(channel.capacity, channel.largest);
+        let (name, wait, then) =
+            (gate_name(number), gate.wait_us, if gate.refuse { "refuse" } else { "drop" });
+        let _ = write!(
+            text,
+            "[[channel.gate]]\nname = \"{name}\"\nusers = [\"*\"]\nlag = \"{lag}B\"\nwait = \"{wait}us\"\nthen = \"{then}\"\n"
+        );
+    }
+    text
+}
+
+impl World<'_> {
+    /// Returns the board and the gates that the next publisher of a channel must make. With a daemon, the publisher makes none.
+    pub(super) fn shape(&self, channel: &Channel) -> Shape {
+        let mut shape = channel.shape.clone().filter(|_| self.daemons.is_empty()).unwrap_or_default();
+        if self.openings.is_multiple_of(WITHOUT_GATES) {
+            shape.gates.clear();
+        }
+        shape
+    }
+
+    pub(super) fn attach(
+        &mut self,
+        who: u8,
+        channel: u8,
+        (start, wait): (Start, Waiting),
+        (conflate, gate): (Option<u32>, Option<u8>),
+    ) -> Result<bool> {
+        let known = self.channel(channel);
+        let (number, host) = (known.number(self.channels.len()), known.host as u8);
+        let wanted = wanted(self.place(known.host), &known.channel.name);
+        let gate = gate.map(|gate| gate_name(gate.into()));
+        let wanted = Subscribing { host, start, wait, conflate, gate, ..wanted };
+        self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
+    }
+
+    /// Searches a board in the process of a reader.
+    pub(super) fn get(&mut self, who: u8, channel: u8, times: u16, pause_us: u32) -> Result<bool> {
+        let Known { host, channel, .. } = self.channel(channel);
+        let first = Identity { publisher: u32::from(who), counter: self.openings }.hash(6) as u32;
+        let (place, channel) = (self.place(host), channel.name);
+        Ok(self.order(Whom::Reader(who), Order::Get { place, channel, first, times, pause_us })?.is_some())
+    }
+
+    /// Makes all readers that are free receive, so that no gate refuses the last messages for a reader that does nothing.
+    pub(super) fn read_behind_gates(&mut self) {
+        if self.channels.iter().all(|channel| channel.shape.is_none()) {
+            return;
+        }
+        for actor in self.readers.iter_mut().flatten() {
+            if actor.holds && actor.is_free() {
+                actor.order(Order::Read { how: How::Mixed, ms: 0, rest_us: 0 });
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Sends packets to a program, and ends the connection of a program that does not read them.
+
+use super::{Connection, End, PATIENCE, to_reply};
+use crate::server::registry::Refused;
+use rustix::net::{Shutdown, shutdown};
+use shmcast::MAX_NAME;
+use shmcast::control::{Response, encode};
+use shmcast::sys::handoff;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
+
+/// The largest number of unread packets with descriptors. The kernel limits the descriptors that a user has on the way, and refuses all
+/// further ones. So without this limit, a program that reads nothing would keep the daemon from passing descriptors to others.
+const MOST_UNREAD: u32 = 8;
+/// The first pause between two looks at a socket whose program has unread packets.
+const LOOK: Duration = Duration::from_millis(1);
+/// The longest such pause.
+const LAST_LOOK: Duration = Duration::from_secs(1);
+
+impl Connection<'_> {
+    /// Sends a refusal. The connection continues.
+    pub(super) async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
+        // A longer name is no channel's name. A name that a client has made up must not get into logs.
+        let channel = channel.filter(|name| name.len() <= MAX_NAME);
+        self.shared.events.refused(refused.code, &self.who, channel, &refused.why);
+        self.send(&to_reply(&refused), &[]).await
+    }
+
+    /// Sends a refusal. The caller ends the connection after this.
+    pub(super) async fn cut_off(&mut self, refused: Refused) -> End {
+        match self.refuse(refused, None).await {
+            Ok(()) => End::CutOff,
+            Err(end) => end,
+        }
+    }
+
+    pub(super) async fn send(&mut self, reply: &Response, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
+        if !descriptors.is_empty() {
+            self.count_descriptors().await?;
+        }
+        let packet = encode(reply);
+        match handoff::send(&self.socket, &packet, descriptors) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            sent => {
+                sent?;
+                // Between two packets of a long answer, other connections are served.
+                yield_now().await;
+                return Ok(());
+            }
+        }
+        // A program that does not read must not block the other programs of its user.
+        let is_served = self.served.take().is_some();
+        let write =
+            self.socket.async_io(Interest::WRITABLE, || handoff::send(&self.socket, &packet, descriptors));
+        match timeout(PATIENCE, write).await {
+            Ok(sent) => sent?,
+            Err(_) => return Err(does_not_read()),
+        }
+        if is_served {
+            self.wait_for_turn().await;
+        }
+        Ok(())
+    }
+
+    /// Counts a packet with descriptors that is about to be sent. If too many of them are unread, an answer waits until the program reads,
+    /// and a packet without a request ends the connection.
+    async fn count_descriptors(&mut self) -> Result<(), End> {
+        let until = Instant::now() + PATIENCE;
+        let is_served = self.served.is_some();
+        loop {
+            if !has_unread(&self.socket) {
+                self.unread = 0;
+            }
+            if self.unread < MOST_UNREAD {
+                break;
+            }
+            if !is_served || Instant::now() >= until {
+                return Err(does_not_read());
+            }
+            // A program that does not read must not block the other programs of its user.
+            self.served = None;
+            sleep(LOOK).await;
+        }
+        self.unread += 1;
+        if is_served && self.served.is_none() {
+            self.wait_for_turn().await;
+        }
+        Ok(())
+    }
+}
+
+fn does_not_read() -> End {
+    End::Broken(io::Error::new(io::ErrorKind::TimedOut, "it does not read its answers"))
+}
+
+/// Shuts the connection down. Returns whether the program still has unread packets.
+pub(super) fn end(socket: &UnixDatagram) -> bool {
+    let _ = shutdown(socket, Shutdown::Both);
+    has_unread(socket)
+}
+
+/// Whether the program has not read all packets. Some kernels do not say this; there, it counts as having read them.
+fn has_unread(socket: &UnixDatagram) -> bool {
+    handoff::unread(socket).is_ok_and(|unread| unread > 0)
+}
+
+/// Waits until the program has read its packets or has hung up, after [`end`] has shut down the connection.
+pub(super) async fn wait_until_read(socket: UnixDatagram) {
+    let mut pause = LOOK;
+    while has_unread(&socket) {
+        sleep(pause).await;
+        pause = (pause * 2).min(LAST_LOOK);
+    }
+}
