@@ -454,6 +454,7 @@ mod tests {
             owner: Owner::this_process(),
             socket: Mutex::new(None),
             connected: AtomicBool::new(false),
+            paused: Mutex::new(None),
             left: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
             moved: Mutex::new(VecDeque::new()),

@@ -4,7 +4,7 @@
 //! The key of a message follows from the message's identity. A few keys have most of the messages. A message that ends with its key removes
 //! the key from the board. A shorter message has no key.
 
-use crate::payload::Identity;
+use crate::identity::Identity;
 
 /// The number of keys that fit the first two bytes of a key.
 const MOST: u32 = 1 << 16;

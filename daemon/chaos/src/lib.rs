@@ -8,6 +8,7 @@ pub mod actor;
 pub mod campaign;
 pub mod faults;
 pub mod generate;
+pub mod identity;
 pub mod keys;
 pub mod log;
 pub mod matrix;

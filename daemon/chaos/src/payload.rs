@@ -5,8 +5,11 @@
 //! the successor of the previous message. All bytes also depend on the channel, the length, the tag and the key flag. So a change of any of
 //! these is noticed.
 
+use crate::identity::mix;
 use crate::keys::Keys;
 use serde::{Deserialize, Serialize};
+
+pub use crate::identity::Identity;
 
 /// The size of the head in bytes: publisher, counter, tag, key flag, check.
 pub const HEAD: usize = 16;
@@ -28,15 +31,6 @@ pub enum Sizes {
     Large,
 }
 
-/// The identity of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Identity {
-    /// The publisher's number. Each opening of a channel gets a new number.
-    pub publisher: u32,
-    /// The number of the message among the messages of its publisher, from 0.
-    pub counter: u32,
-}
-
 /// Tag and key flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marks {
@@ -47,15 +41,6 @@ pub struct Marks {
 }
 
 impl Identity {
-    /// Returns the message that the publisher sends after this one.
-    pub fn next(self) -> Self {
-        Self { counter: self.counter.wrapping_add(1), ..self }
-    }
-
-    pub(crate) fn hash(self, salt: u64) -> u64 {
-        mix(u64::from(self.publisher) << 32 | u64::from(self.counter), salt)
-    }
-
     /// Returns the length of this message in bytes. It depends on `sizes`, and is at most `largest`.
     pub fn length(self, sizes: Sizes, largest: usize) -> usize {
         let random = self.hash(1);
@@ -145,17 +130,6 @@ fn seed(channel: &str, who: Identity, marks: Marks, length: usize) -> u64 {
 
 fn word(seed: u64, at: usize) -> u64 {
     mix(seed, at as u64)
-}
-
-/// Two rounds of the finalizer of splitmix64.
-fn mix(a: u64, b: u64) -> u64 {
-    let mut x = a ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    for _ in 0..2 {
-        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^= x >> 31;
-    }
-    x
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The publishing actor. Before each call it logs what it will publish, and after the call how much was published.
 
 use super::gates::{self, Watch};
+use super::recorder::AGE_NS;
 use super::{Opening, Orders, Place, client, kind};
 use crate::log::{Fact, Log};
 use crate::payload::{Identity, Marks, Sizes, fill};
@@ -15,9 +16,6 @@ use std::time::Duration;
 
 /// Greatest number of messages in one batch.
 const BATCH: u32 = 64;
-
-/// The age of messages that are published with an old time.
-pub(super) const AGE_NS: u128 = 3_600_000_000_000;
 
 /// An open channel and its publisher.
 pub(super) struct Publishing {

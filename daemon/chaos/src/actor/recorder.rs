@@ -1,12 +1,14 @@
 //! Collects the events of a reader for the log. Consecutive messages become one line.
 
-use super::publisher::AGE_NS;
 use crate::keys::Keys;
 use crate::log::{Entry, Fact, Log, Time, now};
 use crate::payload::{Identity, Marks, recognise};
 use anyhow::Result;
 use shmcast::{Clock, Event, Message};
 use std::time::{Duration, Instant};
+
+/// The age of messages that are published with an old time.
+pub(super) const AGE_NS: u128 = 3_600_000_000_000;
 
 /// Longest time for which a received event stays in memory before it is written to the log.
 const UNWRITTEN: Duration = Duration::from_millis(20);

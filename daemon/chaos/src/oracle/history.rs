@@ -119,7 +119,7 @@ pub struct Publication {
     pub mode: Option<[u32; 2]>,
     /// Errors of the publisher's calls, each with its time, the call and the text.
     pub errors: Vec<(Time, &'static str, String)>,
-    /// What the publisher said about its gates, in order of time.
+    /// The reports of the publisher about its gates, in order of time.
     pub gates: Vec<Entry<Vec<GateFigures>>>,
     /// The messages that gates refused.
     pub refusals: Vec<Refusals>,

@@ -3,36 +3,12 @@
 use super::errands::wanted;
 use super::{Known, World};
 use crate::actor::{Order, Subscribing};
-use crate::keys::Keys;
 use crate::payload::Identity;
-use crate::story::{Board, Channel, How, Shape, Start, Waiting, Whom, gate_name};
+use crate::story::{Channel, How, Shape, Start, Waiting, Whom, gate_name};
 use anyhow::Result;
-use std::fmt::Write;
 
 /// Each publisher of files whose number is a multiple of this number opens its channel without gates.
 const WITHOUT_GATES: u32 = 5;
-
-/// Returns the lines of a channel's table, and the tables of its gates, in a daemon's configuration.
-pub(super) fn lines(channel: &Channel) -> String {
-    let (Some(Shape { board, gates }), Some(keys)) = (&channel.shape, Keys::of(&channel.name)) else {
-        return String::new();
-    };
-    let mut text = String::new();
-    if let Some(Board { keys: room, value }) = board {
-        let Keys { start, end, .. } = keys;
-        text = format!("board = {{ key = \"{start}..{end}\", keys = {room}, value = \"{value}B\" }}\n");
-    }
-    for (number, gate) in gates.iter().enumerate() {
-        let lag = gate.lag_bytes(channel.capacity, channel.largest);
-        let (name, wait, then) =
-            (gate_name(number), gate.wait_us, if gate.refuse { "refuse" } else { "drop" });
-        let _ = write!(
-            text,
-            "[[channel.gate]]\nname = \"{name}\"\nusers = [\"*\"]\nlag = \"{lag}B\"\nwait = \"{wait}us\"\nthen = \"{then}\"\n"
-        );
-    }
-    text
-}
 
 impl World<'_> {
     /// Returns the board and the gates that the next publisher of a channel must make. With a daemon, the publisher makes none.

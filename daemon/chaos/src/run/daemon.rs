@@ -1,13 +1,13 @@
 //! A daemon of a story: its configuration, its process, and the state that outlives the process.
 
-use super::boards;
 use super::journals;
 use super::limits;
 use super::manager::Manager;
 use super::pipes::Piped;
 use super::programs::Programs;
 use super::wire::free_port;
-use crate::story::Channel;
+use crate::keys::Keys;
+use crate::story::{Board, Channel, Shape, gate_name};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -141,7 +141,7 @@ impl Daemon {
                 if *records {
                     text.push_str(&journals::line(&self.dir, channel));
                 }
-                text.push_str(&boards::lines(channel));
+                text.push_str(&shape_of(channel));
             }
         }
         // The configuration must not name a bridge whose channel is left out.
@@ -300,4 +300,26 @@ pub(super) fn words_to(command: &mut Command, programs: &Programs, path: &Path) 
 
 fn spawn(command: &mut Command) -> Result<Child> {
     command.spawn().context("start the daemon")
+}
+
+/// Returns the lines of a channel's table, and the tables of its gates, in a daemon's configuration.
+fn shape_of(channel: &Channel) -> String {
+    let (Some(Shape { board, gates }), Some(keys)) = (&channel.shape, Keys::of(&channel.name)) else {
+        return String::new();
+    };
+    let mut text = String::new();
+    if let Some(Board { keys: room, value }) = board {
+        let Keys { start, end, .. } = keys;
+        text = format!("board = {{ key = \"{start}..{end}\", keys = {room}, value = \"{value}B\" }}\n");
+    }
+    for (number, gate) in gates.iter().enumerate() {
+        let lag = gate.lag_bytes(channel.capacity, channel.largest);
+        let (name, wait, then) =
+            (gate_name(number), gate.wait_us, if gate.refuse { "refuse" } else { "drop" });
+        let _ = write!(
+            text,
+            "[[channel.gate]]\nname = \"{name}\"\nusers = [\"*\"]\nlag = \"{lag}B\"\nwait = \"{wait}us\"\nthen = \"{then}\"\n"
+        );
+    }
+    text
 }

@@ -13,6 +13,9 @@ use shmcast_testkit::wait_until;
 use std::sync::mpsc::{Sender, channel};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+/// Messages: the sequence and the payload of each.
+type Messages = Vec<(u64, Vec<u8>)>;
+
 /// A log, and the trouble that it gives.
 #[derive(Default)]
 struct Log {
@@ -56,8 +59,8 @@ impl Log {
     }
 
     /// The sessions of the log in their order, and of each message the sequence and the payload.
-    fn sessions(&self) -> Vec<(Session, Vec<(u64, Vec<u8>)>)> {
-        let mut sessions: Vec<(Session, Vec<(u64, Vec<u8>)>)> = Vec::new();
+    fn sessions(&self) -> Vec<(Session, Messages)> {
+        let mut sessions: Vec<(Session, Messages)> = Vec::new();
         for append in &self.blocks {
             let (head, body) = parse(&append.block).unwrap();
             if sessions.last().is_none_or(|(session, _)| *session != head.session) {

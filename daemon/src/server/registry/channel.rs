@@ -2,6 +2,7 @@
 //!
 //! The registry checks access before it calls this module. `may_read` is a part of that check.
 
+use super::attached::Attached;
 use super::memory::next_stream_ns;
 use super::{After, Memory, MemoryRequest, Notice, Refused, failed};
 use crate::config::{ChannelConfig, Mode};
@@ -31,21 +32,13 @@ pub(super) struct Channel {
     pub(super) clean: Option<u64>,
     pub(super) publisher: Option<Attached>,
     /// Further programs that were let in as publishers while the lock was free. The lock decides which of them publishes.
-    rivals: Vec<Attached>,
+    pub(super) rivals: Vec<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
     /// Generation and epoch of the last publisher whose death was reported to readers.
     mourned: Option<Death>,
     /// The generation in which the board was last reported as full, and the generation in which a message was last reported as too large
     /// for the board.
     told_of_board: [u64; 2],
-}
-
-/// A publisher that was let in.
-#[derive(Debug, Clone)]
-pub(super) struct Attached {
-    pub(super) id: ConnectionId,
-    pub(super) who: Identity,
-    pub(super) notices: UnboundedSender<Notice>,
 }
 
 #[derive(Debug)]
@@ -247,12 +240,12 @@ impl Channel {
         cut: Cut,
         told: &mut Observers<'_>,
     ) -> Result<Option<MemoryRequest>, Refused> {
-        // Sequences that begin again are those of another stream.
-        let cut = if cut == Cut::Tail && !self.has_tail() { Cut::Void } else { cut };
         let after = match cut {
             Cut::Lost | Cut::Void => self.after(),
             Cut::Tail | Cut::Restart => None,
         };
+        // If the ring is damaged, the sequences begin again, and so they are those of another stream.
+        let cut = if cut == Cut::Tail && !self.has_tail() { Cut::Void } else { cut };
         self.go_on_after(cut, after, told)
     }
 
@@ -260,7 +253,7 @@ impl Channel {
     /// made, a reference to this memory is written into the journal. So this memory must be made only once.
     pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
         let has_it = self.has_spare(request.stream.is_some(), request.after.is_some());
-        let is_due = request.after.is_none() || !self.has_tail();
+        let is_due = request.after.is_none() || self.is_lost();
         is_due && !has_it
     }
 
@@ -372,49 +365,6 @@ impl Channel {
             told.events.tell(what, Some(told.name), None, None, &detail);
         }
         Ok(())
-    }
-
-    /// Lets a program in as the publisher.
-    pub(super) fn let_in(&mut self, publisher: Attached) {
-        let before = self.publisher.replace(publisher);
-        // Each publisher of a strict channel has a segment of its own, so only the last one can have the lock.
-        if !self.entry().is_strict {
-            self.rivals.extend(before);
-        }
-    }
-
-    /// Whether the program on this connection was let in as a publisher.
-    pub(super) fn has_let_in(&self, id: ConnectionId) -> bool {
-        self.publisher.iter().chain(&self.rivals).any(|publisher| publisher.id == id)
-    }
-
-    /// Notes that the program on this connection has the lock. Returns false if it was not let in here.
-    pub(super) fn note_holder(&mut self, id: ConnectionId) -> bool {
-        if let Some(at) = self.rivals.iter().position(|rival| rival.id == id) {
-            let holder = self.rivals.swap_remove(at);
-            self.rivals.extend(self.publisher.replace(holder));
-        }
-        self.publisher.as_ref().is_some_and(|publisher| publisher.id == id)
-    }
-
-    /// Forgets the publisher on this connection, and returns it. If others were let in, one of them can have the lock.
-    pub(super) fn let_go(&mut self, id: ConnectionId) -> Option<Attached> {
-        if let Some(at) = self.rivals.iter().position(|rival| rival.id == id) {
-            return Some(self.rivals.swap_remove(at));
-        }
-        let gone = self.publisher.take_if(|publisher| publisher.id == id)?;
-        self.publisher = self.rivals.pop();
-        Some(gone)
-    }
-
-    /// Notifies a publisher that it is cut off. A stopped publisher finds the notice when it continues.
-    pub(super) fn cut_off(&mut self) -> Option<Attached> {
-        let from = self.publisher.take()?;
-        for publisher in self.rivals.drain(..).chain([from.clone()]) {
-            // A publisher that has hung up needs no notice.
-            let _ = publisher.notices.send(Notice { reply: Response::CutOff {}, descriptors: Vec::new() });
-        }
-        Some(from)
     }
 
     /// If the publisher has died, tells the readers that watch the publisher, once for each death. If any reader watches the publisher,

@@ -3,9 +3,11 @@
 //! This module has plain state, without sockets or time. Connections carry out what the registry grants. A publisher lives as long as it
 //! has the kernel's lock on its segment. The registry's own entry about a publisher is only shown to people.
 
+mod attached;
 mod channel;
 mod gates;
 mod memory;
+mod publishers;
 mod reload;
 
 use super::access::{ConnectionId, Identity};
@@ -15,7 +17,8 @@ use super::promoted::Promoted;
 use super::store::Store;
 use super::waker::Waker;
 use crate::config::Mode;
-use channel::{Attached, Channel, Observers, Reader};
+use attached::Attached;
+use channel::{Channel, Observers, Reader};
 use gates::Gates;
 pub use memory::{After, Memory, MemoryRequest};
 pub use reload::{Changes, Made};
