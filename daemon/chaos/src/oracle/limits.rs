@@ -5,22 +5,7 @@ use super::history::{Failure, History, Publication};
 use crate::log::{Deed, Entry};
 use crate::run::RECORDER;
 use crate::story::{Change, HostStep, Profile, Step};
-
-/// The system's words for a limit.
-pub(crate) const LIMITS: [&str; 7] = [
-    "Too many open files",
-    "File too large",
-    "No space left on device",
-    "Permission denied",
-    "Cannot allocate memory",
-    "Resource temporarily unavailable",
-    "Operation not permitted",
-];
-
-/// Whether a text names a limit by the system's words.
-pub(crate) fn names_a_limit(text: &str) -> bool {
-    LIMITS.iter().any(|words| text.contains(words))
-}
+use crate::words::names_a_limit;
 
 pub(super) fn check(history: &History, findings: &mut Findings) {
     if history.profile != Some(Profile::Limits) {
@@ -44,7 +29,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                     (_, Some(_)) | (None, None) => findings.add(5, "died", verb, what()),
                     _ if *was_interrupted => {}
                     // Verification found that the journal lacks messages.
-                    (Some(3), _) => {}
+                    (Some(3), _) if verb.starts_with("journal verify") => {}
                     _ if !names_a_limit(err) && !is_known(err) => findings.add(5, "no_word", verb, what()),
                     _ => {}
                 }
@@ -69,7 +54,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
 }
 
 /// The kinds of failures that have nothing to do with a limit, or that name the lack in words of their own.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 9] = [
     "InUse",
     "Refused.Busy",
     "Locate.NotYet",
@@ -80,7 +65,6 @@ const KINDS: [&str; 10] = [
     // A daemon without free descriptors accepts no connection.
     "Silent",
     "Ended",
-    "Refused.Failed",
 ];
 
 /// Words of commands for reasons that no limit causes.
@@ -118,9 +102,14 @@ fn was_there(history: &History, failure: &Failure) -> bool {
     history.on(&failure.channel).any(is_published) && !history.deeds.iter().any(is_removed)
 }
 
-/// Whether this step sets or lifts a limit, or is a reason of a program's delay.
+/// Whether this step sets a limit, so that a program can lack something from then on. The wall clock is no limit.
 pub(super) fn is_limit(step: &Step) -> bool {
-    matches!(step, Step::Limit { .. } | Step::Bound { .. } | Step::Host(_))
+    matches!(
+        step,
+        Step::Limit { spare: Some(_), .. }
+            | Step::Bound { most: Some(_), .. }
+            | Step::Host(HostStep::Fill(_) | HostStep::Close { .. })
+    )
 }
 
 /// Whether a directory lacked permissions for a while.

@@ -19,7 +19,7 @@ mod gates;
 mod history;
 mod hosts;
 mod journals;
-pub(crate) mod limits;
+mod limits;
 mod lives;
 mod processes;
 mod readers;

@@ -1,6 +1,5 @@
 //! The runner's view of an actor: its process, the orders to it, and its answers.
 
-use super::daemon::words_to;
 use super::programs::Programs;
 use crate::actor::{Answer, Order, Told};
 use anyhow::{Context, Result};
@@ -45,7 +44,7 @@ impl Actor {
         let mut command = programs.command(&programs.chaos);
         let log = logs.join(format!("{name}.actor"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        words_to(&mut command, programs, &said)?;
+        programs.words_to(&mut command, &said)?;
         match &programs.pipes {
             None => command.arg("actor").arg(log),
             Some(pipes) => {

@@ -1,7 +1,6 @@
 //! A daemon of a story: its configuration, its process, and the state that outlives the process.
 
 use super::journals;
-use super::limits;
 use super::manager::Manager;
 use super::pipes::Piped;
 use super::programs::Programs;
@@ -12,7 +11,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fmt::Write;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -166,7 +165,7 @@ impl Daemon {
         command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).args(&self.through).arg(&programs.shmcastd);
         command.arg("--config").arg(self.config()).arg("--socket").arg(self.socket());
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        self.piped = words_to(&mut command, programs, &log)?;
+        self.piped = programs.words_to(&mut command, &log)?;
         if let Some(manager) = &self.manager {
             manager.pass_to(&mut command)?;
         }
@@ -274,8 +273,8 @@ impl Daemon {
 
     /// Returns the daemon's output.
     pub(super) fn said(&self) -> String {
-        if self.child.is_none() {
-            limits::settle(self.piped.as_ref());
+        if let (None, Some(piped)) = (&self.child, &self.piped) {
+            piped.settle();
         }
         fs::read_to_string(self.logs.join(format!("{}.stderr", self.name))).unwrap_or_default()
     }
@@ -285,17 +284,6 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// Lets a program append its stderr to the file at `path`, through a pipe if the story has limits.
-pub(super) fn words_to(command: &mut Command, programs: &Programs, path: &Path) -> Result<Option<Piped>> {
-    let Some(pipes) = &programs.pipes else {
-        command.stderr(File::options().create(true).append(true).open(path)?);
-        return Ok(None);
-    };
-    let (writer, piped) = pipes.to(path)?;
-    command.stderr(writer);
-    Ok(Some(piped))
 }
 
 fn spawn(command: &mut Command) -> Result<Child> {

@@ -1,11 +1,10 @@
 //! The journals of a story. Daemons write some of them. The others are written by `shmcast record`, which the runner starts.
 
-use super::daemon::words_to;
-use super::{Known, PATIENCE, Piped, World, ended, limits};
+use super::{Known, PATIENCE, Piped, World, ended};
 use crate::actor::Order;
 use crate::log::Deed;
-use crate::oracle::limits::names_a_limit;
 use crate::story::{Channel, Recorded, Step, Whom};
+use crate::words::names_a_limit;
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -123,7 +122,7 @@ impl World<'_> {
         command.args(["record", &channel.name, "--set", &format!("file={FILE}"), "--to"]).arg(dir);
         command.env("SHMCAST_SOCKET", socket);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        recorder.piped = words_to(&mut command, self.programs, &said)?;
+        recorder.piped = self.programs.words_to(&mut command, &said)?;
         let child = command.spawn().context("start a recorder")?;
         let pid = child.id();
         (recorder.child, recorder.is_doomed) = (Some(child), false);
@@ -181,7 +180,9 @@ impl World<'_> {
             .filter_map(|(at, recorder)| Some((*at, recorder.ended()?, recorder.is_doomed)))
             .collect();
         for (at, status, is_doomed) in over {
-            limits::settle(self.recorders.get(&at).and_then(|recorder| recorder.piped.as_ref()));
+            if let Some(piped) = self.recorders.get(&at).and_then(|recorder| recorder.piped.as_ref()) {
+                piped.settle();
+            }
             let said = fs::read_to_string(self.said_by(at)).unwrap_or_default();
             // A limit is no reason to begin another journal.
             let is_over = self.limited.is_none() || !said.lines().last().is_some_and(names_a_limit);

@@ -1,8 +1,8 @@
 //! Limits of processes and of the host, which steps set and lift.
 
+use super::World;
+use super::clock::Clock;
 use super::programs::Programs;
-use super::{Piped, World};
-use crate::faults::package;
 use crate::log::Deed;
 use crate::story::{Bound, Held, HostStep, Limits, Setup, Step, Where, Whom};
 use anyhow::{Context, Result, ensure};
@@ -14,11 +14,10 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use tempfile::TempDir;
 
 /// The first user of daemons and recorders. Each story has another user, so that nobody else's threads count.
 const FIRST_USER: u32 = 61_000;
@@ -42,42 +41,6 @@ pub(super) struct Limited {
     held: Vec<File>,
     /// Directories that lack permissions, each with its earlier mode.
     closed: BTreeMap<PathBuf, u32>,
-}
-
-/// The clock that steps set, and the library that gives it to programs.
-#[derive(Debug, Clone)]
-pub struct Clock {
-    room: PathBuf,
-    _owner: std::sync::Arc<TempDir>,
-}
-
-impl Clock {
-    /// Makes a clock that shows the true time. Returns `None` if there is no C compiler.
-    fn make() -> Result<Option<Self>> {
-        let room = TempDir::new()?;
-        let clock = Self { room: room.path().to_owned(), _owner: std::sync::Arc::new(room) };
-        fs::set_permissions(&clock.room, Permissions::from_mode(0o755))?;
-        let source = package().join("../testkit/src/clock.c");
-        let mut command = Command::new("cc");
-        command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(clock.room.join("clock.so")).arg(source);
-        let is_built = command.stdin(Stdio::null()).status().is_ok_and(|status| status.success());
-        fs::write(clock.offset(), 0_i64.to_ne_bytes())?;
-        Ok(is_built.then_some(clock))
-    }
-
-    fn offset(&self) -> PathBuf {
-        self.room.join("offset")
-    }
-
-    /// Gives a program this clock.
-    pub(super) fn give(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", self.room.join("clock.so")).env("SHMCAST_TEST_CLOCK", self.offset());
-    }
-
-    fn set(&self, seconds: i64) -> Result<()> {
-        let file = File::options().write(true).open(self.offset())?;
-        Ok(file.write_all_at(&(seconds * 1_000_000_000).to_ne_bytes(), 0)?)
-    }
 }
 
 /// Returns the programs for a story: with pipes and a clock, if the story has limits.
@@ -358,13 +321,6 @@ impl World<'_> {
         let mut command = self.programs.command(Path::new(first));
         command.args(rest).arg(program);
         command
-    }
-}
-
-/// Waits until a file has all words of a process that has ended.
-pub(super) fn settle(piped: Option<&Piped>) {
-    if let Some(piped) = piped {
-        piped.settle();
     }
 }
 

@@ -6,6 +6,7 @@
 mod actors;
 mod boards;
 mod carry;
+mod clock;
 mod daemon;
 mod errands;
 mod healing;

@@ -1,8 +1,9 @@
 //! The programs for playing a story.
 
-use super::limits::Clock;
-use super::pipes::Pipes;
+use super::clock::Clock;
+use super::pipes::{Piped, Pipes};
 use anyhow::{Context, Result, bail};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -80,5 +81,15 @@ impl Programs {
             Some(fault) => command.env("SHMCAST_FAULT", fault),
             None => command.env_remove("SHMCAST_FAULT"),
         };
+    }
+    /// Lets a program append its stderr to the file at `path`, through a pipe if the story has limits.
+    pub(super) fn words_to(&self, command: &mut Command, path: &Path) -> Result<Option<Piped>> {
+        let Some(pipes) = &self.pipes else {
+            command.stderr(File::options().create(true).append(true).open(path)?);
+            return Ok(None);
+        };
+        let (writer, piped) = pipes.to(path)?;
+        command.stderr(writer);
+        Ok(Some(piped))
     }
 }

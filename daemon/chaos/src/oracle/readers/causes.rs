@@ -50,6 +50,21 @@ impl Cursor<'_> {
         self.is_carried() || self.history.net.is_some() && !is_strict
     }
 
+    /// Whether the daemon records the channel.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.history.recorded.contains(&self.reader.channel)
+    }
+
+    /// Whether the channel restarted, and nothing of its new stream has come yet.
+    pub(super) fn is_begun_anew(&self) -> bool {
+        self.has_restarted && self.is_first && self.expected == 0 && !self.reader.far
+    }
+
+    /// Whether a stream can begin at this sequence: at 1, or after a journal, where its first publisher began.
+    pub(super) fn begins_at(&self, sequence: u64) -> bool {
+        sequence == 1 || self.history.on(&self.reader.channel).any(|p| p.next == sequence)
+    }
+
     /// Returns the sequence at which a promoted host continues. Returns `None` if `at` is this sequence or a later one.
     pub(super) fn promoted(&self, at: u64) -> Option<u64> {
         self.history.deeds.iter().find_map(|entry| match &entry.what {

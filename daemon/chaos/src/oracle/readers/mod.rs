@@ -162,8 +162,9 @@ impl<'a> Cursor<'a> {
     }
 
     fn restarted(&mut self) {
-        // A restarted bridge begins at the feed's present sequence.
-        let expected = if self.reader.far && !self.is_whole() { 0 } else { 1 };
+        // A restarted bridge begins at the feed's present sequence. A stream with a journal continues after the journal.
+        let is_elsewhere = self.reader.far && !self.is_whole() || self.is_recorded();
+        let expected = if is_elsewhere { 0 } else { 1 };
         (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
         self.is_new_here = true;
         (self.has_restarted, self.is_inexact) = (true, false);
@@ -324,6 +325,9 @@ impl<'a> Cursor<'a> {
                 who,
                 format!("{name} came, {expected} was due, and nothing said why"),
             );
+        } else if expected == 0 && self.is_begun_anew() && !self.begins_at(sequence) {
+            let what = format!("{name} came first after a restart, and no publisher began there");
+            findings.add(3, "silent_loss", who, what);
         }
     }
 
@@ -356,7 +360,11 @@ impl<'a> Cursor<'a> {
 
     fn lapped(&mut self, missed: u64, resumed_at: u64, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
-        if resumed_at != self.expected.saturating_add(missed) && self.expected > 0 {
+        let is_false = match self.is_begun_anew() {
+            true => !self.begins_at(resumed_at.saturating_sub(missed)),
+            false => resumed_at != self.expected.saturating_add(missed) && self.expected > 0,
+        };
+        if is_false {
             let what = format!(
                 "{missed} messages missed and going on at {resumed_at}, but {} was due",
                 self.expected
@@ -385,7 +393,7 @@ impl<'a> Cursor<'a> {
                 who,
                 format!("a gap from {from} to {to} was told, and {expected} was due"),
             );
-        } else if from > expected.max(1) {
+        } else if from > expected.max(1) && !(self.is_begun_anew() && self.begins_at(from)) {
             let what =
                 format!("a gap from {from} to {to} was told, {expected} was due, and nothing said why");
             findings.add(3, "silent_loss", who, what);
