@@ -1,10 +1,9 @@
 //! The wall clock of the programs of a story, which steps set.
 
-use crate::faults::package;
 use anyhow::Result;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -21,7 +20,7 @@ impl Clock {
         let clock = Self { room: Arc::new(TempDir::new()?) };
         // The daemon can be another user's.
         fs::set_permissions(clock.room.path(), Permissions::from_mode(0o755))?;
-        let source = package().join("../testkit/src/clock.c");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/src/clock.c");
         let mut command = Command::new("cc");
         command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(clock.room.path().join("clock.so")).arg(source);
         let is_built = command.stdin(Stdio::null()).status().is_ok_and(|status| status.success());

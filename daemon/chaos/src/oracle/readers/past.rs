@@ -31,9 +31,7 @@ impl Cursor<'_> {
         // segment. A channel whose memory was lost continues after the reserve.
         let is_gone = self.was_overrun(to.saturating_add(1)) || self.is_segmented();
         let is_named = match cause {
-            // The recorder of a command reads the ring alone. A ring that continues after the reserve laps it.
-            "overrun" => is_gone || self.is_by_hand() && self.is_left_out(from, to.saturating_add(1)),
-            "unrecorded" => is_gone,
+            "overrun" | "unrecorded" => is_gone,
             "reserve" => self.is_left_out(from, to.saturating_add(1)),
             _ => false,
         };
@@ -48,11 +46,6 @@ impl Cursor<'_> {
         self.check_kept(from, to, &name, findings);
         (self.expected, self.in_doubt, self.is_first, self.is_new_here) =
             (to.saturating_add(1), true, false, false);
-    }
-
-    /// Whether this is the journal of a command, which the daemon does not lend.
-    fn is_by_hand(&self) -> bool {
-        self.reader.journal.as_ref().is_some_and(|dir| dir.contains("by-hand"))
     }
 
     /// Whether a restarted channel could have skipped the sequences from `from` to `next - 1` because a journal had reserved them. Then at
