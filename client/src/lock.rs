@@ -67,7 +67,7 @@ impl Drop for Held {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner {
     pid: u32,
-    /// The process's count of forks when this value was made.
+    /// The value of [`fork::count`] in the process that made this value. A forked child has a higher count.
     forks: u32,
 }
 

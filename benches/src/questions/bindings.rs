@@ -27,7 +27,7 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// The CPU of the testees. The publisher of live messages runs on CPU 0.
 const CPU: usize = 1;
 
-/// A figure of a language: its median over the laps, and the median of its ratio to the first language's figure in the same lap.
+/// The cost of an operation in one language.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     /// The operation that was timed.
@@ -36,9 +36,9 @@ pub struct Figure {
     pub size: usize,
     /// The language.
     pub language: String,
-    /// Nanoseconds per message. For latency, this is the median.
+    /// Nanoseconds per message: the median over the laps. For latency, the cost of a lap is the lap's median latency.
     pub ns: f64,
-    /// The ratio to the figure of the first language.
+    /// The cost divided by the first language's cost in the same lap: the median of these quotients over the laps.
     pub ratio: f64,
 }
 

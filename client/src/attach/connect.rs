@@ -237,8 +237,8 @@ impl Client {
         Ok(self.events_after(0)?.1)
     }
 
-    /// Returns up to `last` past events, oldest first, and a stream of the events from then on. Between the two, no event is missing or
-    /// repeated. A daemon keeps a limited number of past events, and none across its restarts.
+    /// Returns up to `last` past events, oldest first, and a stream of all later events. Between the past events and the stream, no event
+    /// is missing or repeated. A daemon keeps a limited number of past events, and none across its restarts.
     ///
     /// # Errors
     /// As [`events`](Self::events).

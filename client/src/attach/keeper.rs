@@ -33,7 +33,7 @@ const FIRST_KNOCK: Duration = Duration::from_millis(20);
 /// The longest pause between two attempts to attach again. After a crash, a new daemon waits two seconds for the programs that held its
 /// channels. A short pause gives each program several attempts in these two seconds.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
-/// The pause after a refusal, because another attempt would soon be refused, too.
+/// The pause after a refusal. An attempt after a shorter pause would probably be refused, too.
 const AFTER_REFUSAL: Duration = Duration::from_secs(1);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -302,7 +302,7 @@ impl Inner {
         let reply = packet.as_ref().map(|packet| decode(&buffer[..packet.length]));
         match (reply, packet) {
             (Some(Ok(Response::Moved(generation))), Some(packet)) if packet.descriptors.len() == 2 => {
-                // Mapping takes a while. A thread that drops the attachment meanwhile must not wait for it.
+                // Mapping takes a while. A thread that drops the attachment meanwhile needs this lock, and must not wait for the mapping.
                 drop(socket);
                 return self.note_generation(generation, packet.descriptors, None);
             }
@@ -408,7 +408,8 @@ impl Inner {
     /// Takes what the daemon has granted. Without room for the descriptors, changes nothing.
     fn settle(&self, attached: OwnedFd, reply: &Response, mut granted: Vec<File>) {
         if let Response::Subscribed(generation) = *reply {
-            // Without four descriptors, or without one for the charter, this process has no room for them at the moment.
+            // If fewer than four descriptors have arrived, or if the charter cannot be stored, this process has no room for descriptors at
+            // the moment.
             let charter = if granted.len() == 4 { granted.pop() } else { None };
             let Some(Ok(charter)) = charter.map(|charter| self.note_charter(charter)) else { return };
             let ours = lock(&self.descriptors)[0].clone();

@@ -142,7 +142,7 @@ const HEARD_AT_ONCE: usize = 16;
 impl Bells {
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // Event loops accept only nonblocking files. Nothing here would block anyway.
+        // Event loops accept only nonblocking files. The flag has no other effect, because no call on this descriptor looks at it.
         rustix::io::ioctl_fionbio(&epoll, true)?;
         Ok(Self { epoll })
     }
@@ -182,7 +182,8 @@ impl Bells {
     }
 }
 
-/// A sleep of the reader. The sleep ends when this value is dropped, even if the wait was cancelled.
+/// A guard for the time of one sleep. Its drop writes to the page that the reader is awake, and empties the bell. This happens even if the
+/// future of [`nap`](Parking::nap) is dropped before the sleep is over.
 struct Nap<'a>(&'a Parking);
 
 impl Drop for Nap<'_> {

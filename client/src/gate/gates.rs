@@ -71,7 +71,8 @@ pub struct GateStatus {
 }
 
 impl GateStatus {
-    /// The wait that the fraction `quantile` of all waits did not exceed; at most twice the true wait. `None` if there was no wait.
+    /// Returns a time that the fraction `quantile` of all waits did not exceed. The result is at most twice the shortest such time. `None`
+    /// if there was no wait.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -263,7 +264,8 @@ impl Gates {
     ///
     /// After `Ok`, the bound can still be too low for a control record that passes a gate. The writer then raises the bound itself.
     ///
-    /// A reader that follows the channel to its next publisher also makes room here. So `is_cut_off` is asked after each check.
+    /// The gates also have room if a reader has followed the channel to its next publisher. But then this publisher is cut off, so
+    /// `is_cut_off` is asked after each check.
     ///
     /// # Errors
     /// [`PublishError::Full`] if a gate refuses the record; [`PublishError::CutOff`] if `is_cut_off` returns true.
@@ -315,7 +317,8 @@ impl Gates {
         for gate in self.holding(frontier) {
             let Settled { name, wait, then, .. } = gate.config;
             let held_for = match patience {
-                // A reader that hangs must not cause all messages to be refused for ever.
+                // The time counts from the first refused call. If it counted from this call, a reader that hangs would cause all messages
+                // to be refused for ever.
                 Patience::Never => gate.refusing_since.get_or_insert_with(Instant::now).elapsed(),
                 Patience::Waits | Patience::Insists | Patience::Ends => {
                     gate.has_held = true;
@@ -347,8 +350,8 @@ impl Gates {
         }
     }
 
-    /// The present state of the gates. If a reader that attached since the last check is in force, the bound does not wait for it yet, but
-    /// ends before the reader is too far behind.
+    /// The present state of the gates. A gate that a reader has taken since the last check can be in force in the result, although the
+    /// writer's bound does not wait for this reader yet. The bound ends before the reader is too far behind.
     pub(crate) fn status(&self, writer: &Writer) -> Vec<GateStatus> {
         let (tail, ring) = (writer.position(), self.ring(writer));
         let status = |gate: &One| {

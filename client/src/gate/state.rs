@@ -136,7 +136,8 @@ impl Standing {
         let has_gone_back = self.passed.is_some_and(|before| position < before);
         let state = match self.state {
             GateState::InForce if is_safe && !has_gone_back => GateState::InForce,
-            // Another reader took the gate between two checks, or this reader went back.
+            // Another reader took the gate between two checks, or this reader went back. The gate stays in force only if the reader's lag
+            // is small enough.
             GateState::InForce if is_within(lag) => GateState::InForce,
             _ if is_within(near) => GateState::InForce,
             GateState::Dropped => GateState::Dropped,

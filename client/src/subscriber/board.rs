@@ -137,7 +137,8 @@ impl Subscriber {
             let joined = match (joined, verdict) {
                 (Ok(joined), Verdict::Open) => joined,
                 (Err(source), Verdict::Open) => return Err(ChannelError::Join { name, source }),
-                // The copied messages can be invalid. The channel continues in the next segment, and so does this reader.
+                // Without the verdict `Open`, the copied messages can be invalid. The channel continues in the next segment, and this
+                // reader follows it there if the segment arrives in time.
                 _ if start.elapsed() >= PATIENCE => {
                     return Err(ChannelError::Join { name, source: JoinError::TooFast });
                 }

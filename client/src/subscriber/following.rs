@@ -109,12 +109,12 @@ impl Subscriber {
         let is_wanted = self.behind.is_some() || self.resume == Resume::Oldest;
         let entered = if is_wanted { self.enter_past(self.next_sequence()) } else { Entered::Not };
         match entered {
-            // The ledger does not count the messages of a journal.
+            // The ledger does not see the messages of a journal, so they are noted as lost.
             Entered::Past => {
                 self.track_loss();
                 return Ok(None);
             }
-            // The next poll tries again. This reader pauses here, because the bell of a parked reader would wake it immediately.
+            // The next poll tries again. The pause is here, because a reader that parked now would be woken immediately.
             Entered::NotYet => {
                 std::thread::sleep(WAIT_FOR_FILES);
                 return Ok(None);
@@ -132,8 +132,8 @@ impl Subscriber {
     pub(super) fn skip_in_ring(&mut self) -> Result<Option<Outcome>, RecvError> {
         let before = self.reader.place();
         let resumed = self.reader.resume(self.resume);
-        // Messages of a publisher that was cut off must not count as missed. If no valid message is left here, the next segment counts the
-        // loss of valid messages.
+        // Messages of a publisher that was cut off must not count as missed. If no valid message is left in this segment, the next segment
+        // counts the loss of valid messages.
         let nothing_left = match self.verdict_on_read() {
             Verdict::Open => false,
             Verdict::Closing => true,
@@ -224,7 +224,7 @@ impl Subscriber {
         let Some(hosted) = &mut self.hosted else { return Ok(None) };
         let Some(next) = hosted.next.front_mut() else { return Ok(None) };
         if next.charter.is_none() && next.generation.generation <= hosted.generation.generation {
-            // A daemon sent this segment before it had the newest segment.
+            // A daemon sent this old segment before it had the newest one. The reader is in the old segment, or in a later one.
             hosted.next.pop_front();
             return Ok(None);
         }

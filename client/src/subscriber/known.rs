@@ -36,8 +36,8 @@ impl Subscriber {
         self.segment.first_sequence()
     }
 
-    /// The first sequence that can belong to this channel since it last restarted. If the channel of a daemon has moved to another ring
-    /// since, this is 1, because the earlier rings are not known here.
+    /// The first sequence that can belong to this channel since it last restarted. If a daemon's channel has moved to another ring since
+    /// that restart, this is 1, because the subscriber does not know the earlier rings.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

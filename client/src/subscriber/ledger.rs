@@ -27,7 +27,8 @@ struct Row {
     born: u64,
     /// The number of the key's messages that this reader got or reported as left out. The count starts at `born`.
     given: u64,
-    /// The sequence of the key's first message after the key was last removed. The board can have forgotten the key in between.
+    /// The sequence of the key's first message after the key was last removed. The board can have forgotten the key between the removal and
+    /// this message.
     again: u64,
     /// The number of messages of `given` from the message `again` on.
     given_again: u64,
@@ -44,7 +45,7 @@ impl Row {
         (self.born, self.given, self.again, self.given_again) = (self.last, 1, self.last, 1);
     }
 
-    /// Asks the board from which message on it counts the key's messages. The message `last` is counted here already. `has_moved` has the
+    /// Asks the board from which message on it counts the key's messages. The row counts the message `last` already. `has_moved` has the
     /// same meaning as in [`Ledger`].
     #[cold]
     fn locate(&mut self, view: &View, key: &[u8], has_moved: bool) {
@@ -84,9 +85,9 @@ pub(super) struct Ledger {
     most: usize,
     /// The secret of the index's hash function.
     secret: u64,
-    /// The next row in the search for keys that the board has forgotten, and the highest sequence of a removal that it had forgotten at
-    /// the last join.
+    /// The next row in the search for keys that the board has forgotten.
     forgotten: usize,
+    /// The highest sequence of a removal that the board had forgotten at the last join.
     forgotten_up_to: u64,
     /// Whether each key that this reader knows was on the board at the last join.
     has_had_all: bool,
@@ -183,8 +184,8 @@ impl Ledger {
     /// The number of messages of this key that the reader got or reported as left out. The count starts at the same message as the board's
     /// count.
     ///
-    /// After a loss, the reader was told of messages that the board counts and the ledger does not. Then no message counts as left out in
-    /// place of a newer one, and the caller counts those that are left out as lost.
+    /// After a loss, the reader was told of messages that the board counts and the ledger does not. Then the result is a number with which
+    /// no message counts as left out. The caller counts the messages that were left out as missed.
     pub(super) fn given(&self, listed: &Listed) -> u64 {
         if self.has_lost {
             return listed.count.saturating_sub(1);
@@ -260,7 +261,7 @@ impl Ledger {
     pub(super) fn take_over(&mut self, old: &Self, slots: u64, now: &View) {
         self.has_lost = old.has_lost;
         self.most = self.most.max(old.rows.len());
-        // A search in the index ends at a free entry.
+        // The index has more entries than there can be keys, because a search in the index ends at a free entry.
         let entries = (2 * self.most).next_power_of_two();
         if entries > self.index.len() {
             self.index = vec![0; entries].into_boxed_slice();

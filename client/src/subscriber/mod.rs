@@ -109,7 +109,7 @@ pub struct Subscriber {
     /// Whether the last batch ended close to the publisher. Set only with [`Wait::Burst`].
     came_close: bool,
     record_latency: bool,
-    /// The count of forks of the process that opened the subscriber.
+    /// The value of `fork::count` in the process that opened the subscriber. A forked child has a higher count.
     forks: u32,
     // The fourth cache line.
     page: Option<Page>,
@@ -188,7 +188,8 @@ impl Subscriber {
     /// Blocks, by the wait strategy, until something arrives. The end of a stream is an event, and so is a new publisher. The death of a
     /// publisher is an event only with [`watch_publisher`](SubscriberBuilder::watch_publisher).
     ///
-    /// # Errors [`RecvError`]. Calling again helps only after [`TooSmall`](RecvError::TooSmall), which only the `_into` calls return.
+    /// # Errors
+    /// [`RecvError`]. Calling again helps only after [`TooSmall`](RecvError::TooSmall), which only the `_into` calls return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

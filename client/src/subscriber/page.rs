@@ -98,7 +98,7 @@ pub(super) fn show_page(
         Ok((page, Held::new(locked)))
     };
     let (page, lock) = show().inspect_err(|_: &ChannelError| drop(pages.unlink(&hidden)))?;
-    // Without this, a reader that crashes and restarts again and again would leave a page each time.
+    // Without this sweep, a reader that crashes and restarts again and again would leave a page each time.
     files.sweep_dead_readers();
     Ok(Page { page, shown: Some(Box::new(Shown { pages, name, lock })) })
 }

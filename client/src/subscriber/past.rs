@@ -7,9 +7,9 @@
 //!     +--- the sequence due is in the ring with a quarter of it to spare: Live ---+
 //!          or it is there, and the journal has no more
 //! ```
-//! The whole state of a subscriber here is the sequence that is due. Each lower sequence was delivered once, or reported as missing by one
-//! event. The ring and the journal have the same stream, and both find a message by its sequence. So the subscriber can change between
-//! them at any message.
+//! For this module, the whole state of a subscriber is the sequence that is due. Each lower sequence was delivered once, or reported as
+//! missing by one event. The ring and the journal have the same stream, and both find a message by its sequence. So the subscriber can
+//! change between them at any message.
 //!
 //! While a recorder lives, only the recorder decides which messages are lost, and a subscriber waits for its decision. When the recorder is
 //! gone, the subscriber reports a lap for sequences that neither the ring nor the journal has.
@@ -90,7 +90,8 @@ impl Subscriber {
             return false;
         }
         reader.unread();
-        // If a loss has no record of its own, there is no record to which the reader could go back.
+        // The entry can be a loss that has no record of its own. Then there is no record to go back to, and the reader searches for the
+        // sequence again.
         if reader.due() != sequence && reader.seek(sequence).is_err() {
             return false;
         }
@@ -144,7 +145,7 @@ impl Subscriber {
             };
             let due = self.reader.place().sequence;
             if reader.due() > due {
-                // Retention removed the messages in between.
+                // Retention removed the messages between the sequence due and the journal's next one.
                 let (missed, resumed_at) = (reader.due() - due, reader.due());
                 return self.lose_to_retention(missed, resumed_at);
             }
@@ -255,7 +256,8 @@ impl Subscriber {
                 return Ok(self.go_on_in_ring(due, place));
             }
             Ok(false) => {}
-            // The reader could not move to the later segment to which this sequence belongs. The end of this segment is not its place.
+            // The sequence belongs to a later segment, to which the reader could not move. So the end of the present segment is not the
+            // place of the sequence.
             Err(_) if fault!("the_end_of_a_segment_is_live") => {}
             Err(_) => return Ok(None),
         }
@@ -314,7 +316,7 @@ impl Subscriber {
         }
         let Some(past) = &mut self.past else { return Ok(Some(None)) };
         if !past.reader.as_ref().is_some_and(Reader::is_recording) {
-            // The recorder might have written its last frames just before it ended.
+            // The recorder might have written its last frames just before it ended, so the journal is read once more.
             if !past.is_final {
                 past.is_final = true;
                 past.reader.iter_mut().for_each(Reader::look_now);

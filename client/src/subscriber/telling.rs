@@ -116,7 +116,8 @@ impl Subscriber {
         self.tags.as_ref().is_none_or(|tags| tags.contains(tag))
     }
 
-    /// Does the same as [`poll_into`](Self::poll_into), after a first poll at the place `before`.
+    /// Does the same as [`poll_into`](Self::poll_into) for a caller that has made the first poll. `before` is the place at which that poll
+    /// began, and `poll` is its result.
     #[inline(never)]
     pub(super) fn go_on_into(
         &mut self,
@@ -176,8 +177,8 @@ impl Subscriber {
     }
 
     /// Counts the message for its key, if this reader conflates (can skip old messages of a key) and the message was accepted. The payload
-    /// is in `buffer`, or in this subscriber's own buffer. `before` is the place before the poll, and the number of moves to other segments
-    /// then.
+    /// is in `buffer`, or in this subscriber's own buffer. `before` has two values from before the poll: the place, and the number of moves
+    /// to other segments.
     #[inline(always)]
     fn track_if_taken(&mut self, poll: Poll, before: (Place, u64), buffer: Option<&[u8]>) {
         let Some(copied) = self.tracks(&poll) else { return };
@@ -262,8 +263,8 @@ impl Subscriber {
             },
             Poll::Lapped => return self.skip(),
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
-            // A program that can write to the segment can have stored this. If there is a charter (the daemon's verdicts), only the charter
-            // decides.
+            // A program that can write to the segment can have stored the state `Superseded`. If there is a charter (the daemon's
+            // verdicts), only the charter decides.
             Poll::Superseded if self.hosted.is_some() => return self.try_next_segment(),
             Poll::Superseded => return Err(RecvError::Superseded),
             // The next segment reports the loss of the messages after this record.

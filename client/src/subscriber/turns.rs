@@ -27,8 +27,8 @@ pub struct SelectError {
 /// Receives from several subscribers that the caller lends for each call. A [`Select`](crate::Select) does the same with subscribers that
 /// it owns. Its page describes order, fairness, waiting, errors and cost.
 ///
-/// Lend the subscribers that were [added](Self::add), in the same order. This also receives from any other subscriber in their place, but
-/// nothing wakes it, so [`Wait::Park`] then polls every millisecond.
+/// Lend the subscribers that were [added](Self::add), in the same order. A call also receives from another subscriber in the place of an
+/// added one. But nothing wakes the caller for that subscriber, so [`Wait::Park`] then polls every millisecond.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -422,7 +422,8 @@ fn stopped_early<S: Lent + ?Sized>(subscribers: &mut S) -> bool {
     any
 }
 
-/// A nap of all subscribers. The nap ends when this value is dropped, also when the future that waits is dropped.
+/// A guard for the time of one sleep of all subscribers. Its drop writes to the subscribers' pages that they are awake, and empties the
+/// bells that rang. This happens even if the future that waits is dropped before the sleep is over.
 struct Nap<'a, S: Lent + ?Sized>(&'a Turns, &'a S);
 
 impl<S: Lent + ?Sized> Drop for Nap<'_, S> {

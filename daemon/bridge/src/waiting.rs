@@ -47,13 +47,14 @@ impl Drop for Seat {
 }
 
 impl Choice {
-    /// Makes the choice on this host. Reads how many CPUs the process is allowed to use.
+    /// Chooses how a thread waits. Reads how many CPUs the process is allowed to use.
     pub(crate) fn of(wait: WaitMode) -> Choice {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Choice::among(wait, cpus)
     }
 
-    /// Makes the choice on this host. With [`WaitMode::Auto`], the thread always blocks, and `why` is the reason that tools show.
+    /// Chooses how a thread waits, for a kind of thread that never polls by default. With [`WaitMode::Auto`], the thread always blocks, and
+    /// tools show `why` as the reason. Any other mode is used as configured.
     pub fn or_block(wait: WaitMode, why: &str) -> Choice {
         match wait {
             WaitMode::Auto => {

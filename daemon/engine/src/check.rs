@@ -17,7 +17,7 @@ use crate::proto::writer::Trouble;
 pub use crate::results::{Finding, Verdict};
 use crate::send::runtime;
 
-/// The longest wait for an answer to a request. The servers might refuse the request without an answer.
+/// The longest wait for an answer to a request. The wait needs a limit, because servers might refuse a request without an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// An entry number that no log reaches. If an append names this number as the previous entry, the servers always refuse the append, and
 /// store nothing.
@@ -299,6 +299,6 @@ async fn look_at_word(log: &Log, word: &str, findings: &mut Findings) {
 /// Waits until the server has received all sent data, and has had time to refuse it.
 async fn settle(log: &Log) {
     let _ = tokio::time::timeout(PATIENCE, log.client.flush()).await;
-    // The server sends a refusal without being asked.
+    // Servers send a refusal by themselves and not as an answer, so this function waits for a fixed time.
     tokio::time::sleep(Duration::from_millis(100)).await;
 }

@@ -26,8 +26,8 @@ pub(crate) struct Inlet {
     closed_at: u64,
     /// Whether the log has more entries after the current one.
     has_more: bool,
-    /// Deliveries that a gate of the channel holds up. While deliveries wait here, no further entry is taken. So all of them are from one
-    /// entry.
+    /// Deliveries that a gate of the channel holds up. While there are such deliveries, no further entry is taken. So all of them are from
+    /// one entry.
     backlog: Backlog,
     shared: Arc<ReceiveState>,
 }
@@ -89,7 +89,7 @@ impl Inlet {
         !self.backlog.is_empty()
     }
 
-    /// Publishes the deliveries of the backlog, up to one that a gate still holds up.
+    /// Publishes the deliveries of the backlog, until a gate holds one up.
     #[cold]
     pub(crate) fn catch_up(&mut self) {
         let mut backlog = std::mem::take(&mut self.backlog);

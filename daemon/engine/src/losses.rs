@@ -39,7 +39,8 @@ fn of_copies(copies: usize) -> Finding {
     Finding::new("loss of a copy", verdict, says)
 }
 
-/// Clients cannot see whether the servers sync each write.
+/// Returns the finding about a loss of power. The finding names a setting of the servers as a condition, because clients cannot see whether
+/// the servers sync each write.
 fn of_power(copies: usize) -> Finding {
     let whose = if copies <= 1 {
         "its server".to_owned()

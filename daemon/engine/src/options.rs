@@ -9,7 +9,7 @@ pub struct SenderOptions {
     pub ends_with_channel: bool,
     /// Whether all messages in the channel are new, because the channel appeared while the bridge waited for it.
     pub is_channel_new: bool,
-    /// The list in which sessions that begin here are noted.
+    /// The list in which sessions that begin on this host are noted.
     pub origins: Origins,
 }
 

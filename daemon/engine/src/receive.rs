@@ -107,7 +107,7 @@ impl Receiver {
             shown_ns: 0,
             looked_ns: 0,
         };
-        // No block is accepted before it is known which seals open.
+        // No block is accepted before the keys are known.
         receiving.look_at_keys();
         let run = move || {
             runtime.block_on(receiving.run(answers));
@@ -124,8 +124,8 @@ impl Receiver {
         self.shared.counters.read()
     }
 
-    /// Returns the reason why the feed stands still or is at risk: that of [`trouble_of_servers`](Self::trouble_of_servers), or a gate of the
-    /// channel that holds the messages up.
+    /// Returns the reason why the feed stands still or is at risk. The reason is the result of
+    /// [`trouble_of_servers`](Self::trouble_of_servers), or a gate of the channel that holds the messages up.
     pub fn trouble(&self) -> Option<String> {
         self.trouble_of_servers().or_else(|| self.shared.life.held_up())
     }

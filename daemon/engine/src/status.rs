@@ -178,7 +178,7 @@ impl Link {
         *self.unfollowed.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// Forgets the noted error.
+    /// Forgets the error that [`note`](Self::note) has noted.
     pub(crate) fn forget(&self) {
         *self.why.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -232,7 +232,7 @@ impl Link {
             .or_else(|| of(&self.refused))
     }
 
-    /// Returns a sentence about a stream that has had no leader for this time.
+    /// Returns a sentence about the stream, if it has had no leader for at least the time `limit`.
     fn stands_still(&self, limit: Duration) -> Option<String> {
         let undecided = self.undecided.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, why) = undecided.as_ref().filter(|(since, _)| since.elapsed() >= limit)?;

@@ -144,8 +144,8 @@ impl ChannelConfig {
         broken
     }
 
-    /// Refuses a gate that the daemon takes for itself if other users may have it, too. Such a user could shorten the gate's page, and the
-    /// daemon, which maps the page, would die of SIGBUS.
+    /// Refuses the gate `name`, which the daemon itself takes, if the gate has `users`. Each of these users can get a descriptor of the
+    /// gate's page, and could shorten the page. The daemon maps the page, so it would die of SIGBUS.
     pub(super) fn shared_gate(&self, name: &str) -> Option<String> {
         let gate = self.gates.iter().find(|gate| gate.name == name)?;
         let why = format!(

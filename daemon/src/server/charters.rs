@@ -151,7 +151,8 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
 }
 
 /// Opens the directory at `path`, which is created if it does not exist. Takes the directory's lock, which the kernel releases when the
-/// daemon ends for any reason. The sockets of two daemons can differ only in the extension, and then their directory is the same.
+/// daemon ends for any reason. The lock is needed because two daemons can have the same directory: their sockets can differ only in the
+/// extension.
 fn open_dir(path: &Path) -> Result<OwnedFd> {
     let shown = path.display();
     match mkdirat(rustix::fs::CWD, path, Mode::RWXU) {

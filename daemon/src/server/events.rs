@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::broadcast;
 
-/// The event of a reload that changed nothing.
+/// The event of a refused reload.
 const RELOAD_REFUSED: &str = "reload-refused";
 
 /// The event that replaces events which a follower did not read in time.
@@ -110,7 +110,7 @@ impl Events {
             }
             // The detail names channels that this user is perhaps not allowed to see, so it is left out.
             None if event.event == "reloaded" => Some(Event { detail: None, ..event }),
-            // The number counts events that this user is perhaps not allowed to see.
+            // The number counts events that this user is perhaps not allowed to see, so it is left out.
             None if event.event == LOST => {
                 Some(Event { detail: Some("some events came faster than they were read".into()), ..event })
             }

@@ -1,4 +1,4 @@
-//! Limits the log lines that each user can cause, and sums up the rest.
+//! Limits the log lines that each user can cause, and sums up the events that get no line.
 //!
 //! Each event of a user gets a line until the share of that user, or of all users together, is used up. Further events are only counted.
 //! Once a second a summary lists the counts by user and event. At most 100 lines are written in any second.

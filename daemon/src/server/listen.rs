@@ -27,7 +27,7 @@ fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
     format!("{}{colon}{instead}", what.display())
 }
 
-/// The right to listen at a path, until this is dropped.
+/// The right to listen at a path, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     path: PathBuf,

@@ -67,7 +67,8 @@ use store::{Kept, Store};
 use waker::Waker;
 
 /// Pauses after a crash of the earlier daemon, two seconds in all. Meanwhile the programs of the earlier daemon attach again, and other
-/// programs wait. The pauses are short, so that little of them is lost while this process is stopped.
+/// programs wait. There are many short pauses in place of a long one. So a time for which this process is stopped uses up only one short
+/// pause.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// While memory is made, the daemon repeatedly asks the service manager for more time to start. Each request adds this time.
 const GOES_ON: Duration = Duration::from_secs(60);
@@ -101,7 +102,7 @@ pub fn run(options: &Options) -> Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(THREADS_STAY).build();
     let runtime = runtime.context("start the event loop")?;
-    // Tokio panics if its first thread cannot be started.
+    // Tokio panics if its first thread cannot be started. So this code starts a thread first, and turns a failure into an error.
     let first = std::thread::Builder::new().spawn(|| ());
     let first = first.context("start a thread: raise the limit on processes (ulimit -u, TasksMax)")?;
     let _ = first.join();
@@ -206,8 +207,8 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     if let Some(address) = config.daemon.http {
         metrics::spawn(address, shared.clone()).await?;
     }
-    // The marker comes after all steps that can fail: a daemon that fails here has served no program, so the next one
-    // need not wait for any.
+    // The marker comes after all steps that can fail: a daemon that fails in such a step has served no program, so the next daemon need not
+    // wait for any program.
     let folder = Folder::new(own.as_ref().unwrap_or(&path), marker, place);
     folder.mark();
     shared.open(registry);

@@ -97,7 +97,7 @@ impl Waker {
         }
     }
 
-    /// Forgets a reader, if it is parked here.
+    /// Forgets a reader, if it is one of this waker's readers.
     pub fn forget(&self, id: ConnectionId) {
         // The thread might be blocked on the reader's bell. It is woken so that it drops the bell.
         if self.shared.state().readers.remove(&id).is_some() {

@@ -48,7 +48,8 @@ pub const REFUSED: usize = 35;
 pub const TOO_LARGE: usize = 36;
 /// Number of messages that were too short to have a key.
 pub const NO_KEY: usize = 37;
-/// The highest sequence of a removed key that the board no longer knows, because another key got the slot.
+/// The highest sequence of a removal that the board has forgotten; 0 if it has forgotten none. The board forgets a key's removal when it
+/// gives the key's slot to another key.
 pub const FORGOTTEN: usize = 38;
 /// Version of the index. It is odd while entries of the index move.
 pub const INDEX_VERSION: usize = 39;

@@ -43,7 +43,8 @@ pub const JOURNAL: usize = 31;
 pub const SLOTS: usize = if cfg!(loom) { 32 } else { 512 };
 /// The number of slots for generations. After this many generations, a slot is used again.
 pub const SLOT_COUNT: u64 = if cfg!(loom) { 2 } else { 32 };
-/// Words of a slot: two cache lines. Adjacent-line prefetch loads lines in pairs, so two slots never share a pair.
+/// Words of a slot. A slot is exactly one aligned pair of cache lines. Adjacent-line prefetch loads lines in such pairs, so it never loads
+/// a part of another slot.
 pub const SLOT_WORDS: usize = 16;
 /// Words of the charter.
 pub const WORDS: usize = SLOTS + SLOT_COUNT as usize * SLOT_WORDS;

@@ -81,7 +81,8 @@ pub struct Shelf {
     pub spec: Spec,
     /// The keys. Their order does not matter.
     pub entries: Vec<Entry>,
-    /// The highest sequence of a forgotten removal: that of a removed key whose slot was given to another key. 0 if there is none.
+    /// The highest sequence of a removal that the board has forgotten; 0 if it has forgotten none. The board forgets a key's removal when
+    /// it gives the key's slot to another key.
     pub forgotten: u64,
     /// The removed keys whose slots were given to other keys, each with the sequence of its removal.
     pub gone: Vec<(Vec<u8>, u64)>,

@@ -41,7 +41,7 @@ pub(super) struct Reader {
     pub(super) has_begun: bool,
     /// Whether this reader has stored a position that is further than its place.
     pub(super) lies: bool,
-    /// Whether the reader has stored its position, and not the check yet.
+    /// Whether the reader has stored its position, but not yet the check word of this position.
     pub(super) is_torn: bool,
     /// Counts how often the reader left the ring for the journal and came back. The count is odd while the reader has no place in the ring.
     pub(super) moves: u8,

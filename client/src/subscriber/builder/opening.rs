@@ -211,7 +211,7 @@ impl SubscriberBuilder {
 
     /// Moves the subscriber to its start, if the start is in the journal or on the board.
     fn begin(&self, subscriber: &mut Subscriber, origin: Option<Origin>) -> Result<(), ChannelError> {
-        // A conflating reader gets from the board the messages that it missed.
+        // A conflating reader needs no journal, because the board replaces the messages that it missed.
         if let Some(origin) = origin.filter(|_| self.conflation.is_none()) {
             origin.check().map_err(|source| {
                 let (name, source) = (self.name.clone(), Box::new(source));
@@ -245,7 +245,8 @@ impl SubscriberBuilder {
             if matches!(self.start, Start::Latest | Start::Board) || began_in == 1 { began_in } else { 0 };
         let (place, behind) = self.place(&segment)?;
         let page = show_page(header, place)?;
-        // A reader of a daemon's channel instead continues in the next segment, which the daemon sends.
+        // A superseded segment in a directory is not the channel any more. A reader of a daemon's channel continues in the next segment,
+        // which the daemon sends.
         if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }

@@ -223,8 +223,7 @@ impl LeaseClient {
         Some(question.encode(out))
     }
 
-    /// Returns the time at which [`LeaseClient::poll_transmit`] next has something to send, or `None` once the lease is over. This call
-    /// never waits.
+    /// Returns the time at which [`LeaseClient::poll_transmit`] next has something to send, or `None` once the lease is over.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.state {
             LeaseState::Gone => None,

@@ -13,9 +13,9 @@ use super::{MILLISECOND_NS, SECOND_NS};
 /// The speed at which a bucket fills, and the amount that it can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// The amount that it gains per second; at least 1.
+    /// The amount that a bucket gains per second; at least 1.
     pub per_second: u64,
-    /// The amount that it holds when full; at least 1.
+    /// The amount that a full bucket holds; at least 1.
     pub burst: u64,
 }
 

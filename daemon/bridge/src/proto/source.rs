@@ -43,7 +43,7 @@ pub(crate) struct SourceLock {
     packets: u32,
     heard_ns: u64,
     rival: Option<Rival>,
-    /// The stored packets of the line's new source, up to the one that was accepted.
+    /// The stored packets of the line's new source. The last of them is the packet with which the line changed to this source.
     passed: Option<Kept>,
 }
 
@@ -122,8 +122,8 @@ impl SourceLock {
         false
     }
 
-    /// Returns the packets that the new source of the line sent before the line accepted it. Returns `None` unless the line's source has
-    /// just changed. Call this after every accepted packet, and before the next one.
+    /// Returns the stored packets of the new source of the line. The last of them is the packet with which the line changed to this source.
+    /// Returns `None` unless the line's source has just changed. Call this after every accepted packet, and before the next one.
     #[inline]
     pub(crate) fn take_kept(&mut self) -> Option<Kept> {
         self.passed.take()

@@ -1,4 +1,4 @@
-//! The settings of native lines: their profile, their keys, and the times of their messages.
+//! The settings of native lines: the profile, which packets a receiver accepts if there are keys, and which times messages get.
 
 use super::{BridgeSpec, Engine, LineSpec};
 use crate::proto::native::fragments::MAX_MESSAGE_BYTES;

@@ -1,5 +1,6 @@
-//! Gives the channels of some stories a board and gates. A separate random stream draws them, and changes the steps of these stories: some
-//! readers use the board or a gate, and scenes follow in which readers are slow, stopped or killed. Other stories stay as they are.
+//! Gives the channels of some stories a board, gates or both, and changes the steps of these stories: some readers use the board or a gate,
+//! and scenes are added at the end. In most scenes readers are slow, stopped or killed. A separate random generator makes all these
+//! choices, and is used last, so the other stories stay as they are.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::keys::Keys;

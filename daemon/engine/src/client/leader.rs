@@ -30,7 +30,7 @@ impl Log {
 
     /// Notes that the stream has no leader. Reports this state if it lasts.
     fn wait_for_leader(&self, why: &str) -> Option<State> {
-        // A broken connection is reported elsewhere.
+        // `Link::why` reports a broken connection in any case.
         if self.link.is_connected() {
             self.link.undecided(format!("stream {:?}: {why}", self.name));
         }

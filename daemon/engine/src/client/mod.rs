@@ -217,8 +217,8 @@ impl Log {
             return Err(EngineError::BlockTooLarge { block: nats.block_bytes, most });
         }
         let context = context::ContextBuilder::new().ack_timeout(nats.ack()).timeout(REQUEST);
-        // Appends that nobody waits for any more still count until they time out. An append above the limit is refused and does not wait,
-        // because the waiting thread is also the one that takes answers.
+        // Appends that nobody waits for any more still count against the limit until they time out. An append above the limit is refused
+        // and does not wait, because the thread that would wait is the one that takes the answers.
         let context = context.max_ack_inflight(8 * nats.in_flight + 64).backpressure_on_inflight(false);
         let context = match &nats.domain {
             Some(domain) => context.domain(domain).build(client.clone()),
@@ -270,7 +270,8 @@ impl Log {
             num_replicas: usize::from(nats.replicas()),
             max_bytes: nats.keep_bytes.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(-1),
             max_age: Duration::from_secs(nats.keep_s.unwrap_or(0)),
-            // The time for which the servers remember the names of blocks. They need only the last block's name.
+            // The time for which the servers remember the names of blocks. It is short, because the servers need only the last block's
+            // name.
             duplicate_window: if mirror_of.is_none() { NAMES } else { Duration::ZERO },
             first_sequence: Some(first_number()).filter(|_| mirror_of.is_none() && nats.replicas() > 1),
             allow_direct: true,

@@ -138,8 +138,8 @@ impl Cutter {
         self.cuts.front().map(|cut| cut.first).or_else(large).unwrap_or(self.due)
     }
 
-    /// Keeps what has not been appended from the sequence `first` on. Call this if the ring cannot be read again. Records earlier
-    /// sequences that are not here as lost.
+    /// Drops the waiting blocks and the waiting large message that end before the sequence `first`, and keeps the others. Call this if the
+    /// ring cannot be read again. If the cutter lacks the next sequences from `first` on, it records them as lost.
     pub(super) fn keep_from(&mut self, first: u64) {
         self.cuts.retain(|cut| cut.first >= first || cut.first + u64::from(cut.count) > first);
         self.large = self.large.take().filter(|large| large.sequence >= first);
@@ -293,8 +293,8 @@ impl Cutter {
         self.cuts.push_back(Cut::end(self.due));
     }
 
-    /// Returns how many of the sequences `due..next` are not counted as lost yet. This is necessary because the same gap is found again
-    /// after a failed append.
+    /// Returns how many of the sequences `due..next` are not counted as lost yet. After a failed append the same gap is found again, and
+    /// must not be counted twice.
     fn not_counted(&mut self, next: u64) -> u64 {
         let from = self.due.max(self.counted_to);
         self.counted_to = self.counted_to.max(next);

@@ -17,7 +17,8 @@ impl Outlet {
         self.spec.gate().is_some() && !is_gated()
     }
 
-    /// Releases the gate while another bridge writes the stream. No publisher waits for the gate of a ring that the channel has left.
+    /// Releases the gate while another bridge writes the stream. If the channel has left this ring, keeps the gate, because no publisher
+    /// waits for it any more.
     pub(super) fn look_at_gate(&mut self, now_ns: u64) {
         let is_gated = self.spec.gate().is_some() && !self.lacks_gate();
         let Some(ring) = self.subscriber.as_ref().filter(|_| is_gated && now_ns >= self.retry_ns) else {
@@ -27,7 +28,7 @@ impl Outlet {
             self.retry_ns = now_ns + RETRY_NS;
             let of_ring = ring.header().stream;
             let channel = self.channel.clone().start(Start::Sequence(ring.next_sequence()));
-            // If the channel has disappeared, its publisher waits for nothing either.
+            // If the channel has disappeared, no publisher waits for its gate either, so the gate can stay.
             if let Ok(Attached { subscriber, parks }) = attach(&channel, choice_of(self.spec.wait).mode)
                 && subscriber.header().stream == of_ring
             {
@@ -37,8 +38,8 @@ impl Outlet {
     }
 
     /// Continues to read at the sequence `first`, in the ring that is read. If this ring does not have the sequence, or has no gate,
-    /// attaches again, because the channel's journal might have it. The publisher waits for a bridge that attached again only after the
-    /// bridge has caught up.
+    /// attaches again, because the channel's journal might have the sequence. The publisher waits for a bridge that attached again only
+    /// after the bridge has caught up.
     ///
     /// An earlier mistake: the bridge attached by name without a look at the stream. If the channel had been made anew, the messages of
     /// the new ring went into the log under the session of the earlier one.
@@ -49,7 +50,8 @@ impl Outlet {
         let of_ring = ring.header().stream;
         // A subscriber that reads the journal has no position in the ring, and cannot keep a gate.
         let mut goes_on = |from: u64| ring.seek(from).is_ok() && (!is_gated || ring.position() > 0);
-        // Behind the message before `first`, the beginning of a session can follow.
+        // The beginning of a session can stand between the message before `first` and `first`. So the subscriber reads on from the earlier
+        // message, if it can.
         if (!lacks_gate || is_replaced) && (first > 1 && goes_on(first - 1) || goes_on(first)) {
             return Ok(());
         }

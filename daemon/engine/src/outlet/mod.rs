@@ -59,8 +59,9 @@ pub(crate) struct Outlet {
     channel: SubscriberBuilder,
     /// `None` while the channel is gone.
     subscriber: Option<Subscriber>,
-    /// Whether all messages of the ring were read, and the channel has left this ring. The thread attaches again after all of them are in
-    /// the log. A subscriber of a daemon's channel has left the ring as well, and is dropped.
+    /// Whether all messages of the ring were read, and the channel has left this ring. The thread attaches again after all of these
+    /// messages are in the log. A subscriber of a daemon's channel moves to the next ring by itself. It is then dropped, because it can no
+    /// longer read this ring.
     is_ring_over: bool,
     parks: bool,
     is_new: bool,
@@ -317,7 +318,7 @@ impl Outlet {
             let messages = cutter.messages;
             let taken = if subscriber.is_in_ring() {
                 cutter.set_clock(subscriber.clock());
-                // If the publisher laps the batch, the rest comes from the journal of the same ring, and has the same clock.
+                // If the publisher laps the batch, the rest of the batch comes from the journal of the same ring, and has the same clock.
                 subscriber.recv_batch(EVENTS_PER_TURN - found, |event| {
                     cutter.take(event).map_break(|said| news = said)
                 })
@@ -391,8 +392,9 @@ impl Outlet {
         }
     }
 
-    /// Whether the thread can end. It can if the channel has ended or the sender was told to leave, and the rest is stored or cannot be
-    /// stored.
+    /// Whether the thread can end. There are two cases. In the first case, `ends_with_channel` is set, the channel has ended, and
+    /// everything is stored. In the second case, the sender was told to leave, and one of three things holds: everything is stored, the
+    /// writer cannot write, or [`END_NS`] has passed.
     fn is_over(&mut self, now_ns: u64) -> bool {
         let is_stored = self.is_stored();
         if self.end == End::Said && is_stored && self.ends_with_channel {

@@ -19,8 +19,8 @@ impl Outlet {
         self.channel.clone().page(false).history(History::Never).start(Start::Latest).open()
     }
 
-    /// The sequence after the last published message. If the log has more messages than the ring seems to have, opens the channel, which
-    /// is exact. The number of unread messages can be too low.
+    /// The sequence after the last published message. The subscriber's number of unread messages can be too low. So if the log has more
+    /// messages than the ring seems to have, opens the channel again to get the exact sequence.
     pub(super) fn published_for(&self, last: &Last) -> u64 {
         let published = self.published();
         let Some(ring) = &self.subscriber else { return published };
@@ -38,8 +38,8 @@ impl Outlet {
         })
     }
 
-    /// Whether the log's last block has the channel's present stream, and this writer still has an earlier one. Another sender has written
-    /// it, so the log takes nothing of the earlier stream.
+    /// Whether the log's last block has the channel's present stream, and this writer still has an earlier one. In this case another sender
+    /// has written that block, and the log takes nothing of the earlier stream any more.
     ///
     /// An earlier mistake: a sender that waited ended with the error of two publishers when its channel was made anew.
     pub(super) fn is_left_behind(&self, last: &Last) -> bool {
@@ -138,7 +138,8 @@ impl Outlet {
 
     /// Begins the ring's next session. Call this after all messages of the present session are in the log.
     pub(super) fn begin_next_session(&mut self) {
-        // This happens only once. The writer then requests the log's end, and continues to read from there.
+        // The writer then has this session, so the session begins only once. The writer requests the log's end, and continues to read from
+        // there.
         if let Some((session, _)) = self.next_session
             && session != self.writer.session()
         {

@@ -197,8 +197,8 @@ impl Drain {
         Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
-    /// If the channel has moved to another ring, begins another file and returns true. A batch ends at the move, so no event of the new
-    /// ring is packed yet.
+    /// If the channel has moved to another ring, lets the next events go to another file, and returns true. This is early enough: a batch
+    /// ends at the move, so the packer has no event of the new ring yet.
     fn follow_ring(&mut self) -> Result<bool, RecordError> {
         let found = self.subscriber.header().uuid;
         if found == self.ring {

@@ -41,7 +41,7 @@ pub(super) fn fates(old: &[BridgeSpec], wanted: &[BridgeSpec]) -> Vec<Fate> {
     fates
 }
 
-/// Returns true if the old bridge must stop before the new bridge starts. Beside the old bridge, the new one could not start, or both would
+/// Returns true if the old bridge must stop before the new bridge starts. Otherwise the new bridge could not start, or both bridges would
 /// send the same messages.
 pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     let theirs = sockets(new);
@@ -67,8 +67,8 @@ pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     }
 }
 
-/// Returns the title for a leaving bridge. This is its own title, unless that is `taken`. Then it is a free title that says that the bridge
-/// leaves.
+/// Returns the title for a leaving bridge. The bridge keeps its own title, unless this title is `taken`. Otherwise it gets a free title,
+/// which says that the bridge leaves.
 pub(super) fn free_title(own: &str, taken: &BTreeSet<String>) -> String {
     let bare = own.split_once(" (leaving").map_or(own, |(bare, _)| bare);
     let numbered = (2..).map(|number| format!("{bare} (leaving {number})"));

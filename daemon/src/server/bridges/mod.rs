@@ -72,7 +72,7 @@ impl Bridges {
         }
     }
 
-    /// Promotes a received channel: it becomes a channel of this host, on which local programs may publish. Blocks for up to some seconds.
+    /// Promotes a received channel: it becomes a channel of this host, on which local programs may publish. Can block for some seconds.
     ///
     /// A promotion skips many sequences. If the channel has a journal, the journal first records the highest of these sequences durably, so
     /// that no sequence is used again after a loss of power.

@@ -201,7 +201,7 @@ impl Connection<'_> {
             Some(notice) = self.notices.1.recv() => {
                 let descriptors: Vec<BorrowedFd<'_>> = notice.descriptors.iter().map(AsFd::as_fd).collect();
                 self.send(&notice.reply, &descriptors).await?;
-                // A program that loses its place is told why.
+                // This refusal says why the program loses its channel. The program's connection then ends.
                 if matches!(notice.reply, Response::Refused { .. }) { Err(End::CutOff) } else { Ok(()) }
             }
             event = reports::next_event(&mut self.follows) => self.pass_on(event).await,
@@ -341,7 +341,7 @@ impl Connection<'_> {
             return Err(self.cut_off(Refused::new(RefusalCode::Version, why)).await);
         }
         if !self.is_open().await {
-            // The program greets again, and this is still the same coming.
+            // The program greets again on this connection, so its next packets are as free as its first ones.
             self.prepaid = PREPAID;
             return self.send(&Response::Starting {}, &[]).await;
         }

@@ -104,7 +104,7 @@ pub(super) fn end(socket: &UnixDatagram) -> bool {
     has_unread(socket)
 }
 
-/// Whether the program has not read all packets. Some kernels do not say this; there, it counts as having read them.
+/// Whether the program has unread packets. If the kernel does not report this, returns false.
 fn has_unread(socket: &UnixDatagram) -> bool {
     handoff::unread(socket).is_ok_and(|unread| unread > 0)
 }

@@ -1,7 +1,7 @@
 //! The daemon's recorders, and the files that they pass to readers.
 //!
-//! Each channel with a journal has a thread here, which opens the channel as any program does. The thread starts a recorder, checks the
-//! recorder ten times a second, and restarts it if it has ended. The recorder has threads of its own.
+//! Each channel with a journal has a thread, which opens the channel as any program does. The thread starts a recorder, checks the recorder
+//! ten times a second, and restarts it if it has ended. The recorder has threads of its own.
 
 mod lending;
 mod reserve;
@@ -340,7 +340,8 @@ impl Work {
             let begun = Instant::now();
             match self.record() {
                 Ok(()) => continue,
-                // A daemon that is ending refuses its own recorders, too. Only lost messages are worth a report.
+                // A daemon that is ending refuses its own recorders, too. So an error is no surprise now, and only lost messages are worth
+                // a report.
                 Err(e) if self.recording.is_to_stop() => {
                     if e.downcast_ref().is_some_and(RecordError::is_loss) {
                         self.tell("journal-failed", &format!("{e:#}"));

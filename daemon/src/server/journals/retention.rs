@@ -75,8 +75,8 @@ impl Work {
     }
 }
 
-/// Calls a function of the wall clock from which all journals compute the ages of files. The function gets the time since the start, and
-/// the time that the system's wall clock shows.
+/// Calls `run` with the one [`SettledClock`], from which all journals compute the ages of files. `run` also gets the time since the first
+/// call of this function, and the time that the system's wall clock shows.
 fn believed<T>(run: impl FnOnce(&mut SettledClock, Duration, Duration) -> T) -> T {
     static CLOCK: Mutex<Option<SettledClock>> = Mutex::new(None);
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -183,7 +183,7 @@ impl Recording {
     }
 }
 
-/// Lists the programs that have files of a journal open, including removed files. Leaves out programs that this user is not allowed to
+/// Lists the programs that have files of a journal open, including removed files. Leaves out programs that the daemon is not allowed to
 /// inspect.
 fn holders(dir: &Path) -> Vec<String> {
     let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());

@@ -90,7 +90,7 @@ pub(super) fn each<V: std::fmt::Display>(
 /// Returns the upper ends of the buckets in seconds, each with the number of durations below it.
 pub(super) fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     EXPONENTS.into_iter().map(|exponent| {
-        // Steps end right before powers of two, so no step lies on both sides of a bucket's end.
+        // One of the histogram's steps ends right before each power of two, so no step lies on both sides of a bucket's end.
         let end_ns = 1u64 << exponent;
         let below = histogram.steps().take_while(|(limit_ns, _)| *limit_ns < end_ns);
         (end_ns as f64 / 1e9, below.map(|(_, count)| count).sum())

@@ -109,7 +109,8 @@ impl Channel {
         let found = HostedGates::find(dir, name)
             .inspect_err(|e| tracing::error!(channel = name, "look at its gates: {e}"));
         let Ok(Some(gates)) = found else { return Vec::new() };
-        // The kernel reports the process of each attached reader. The gate's page can name a process. It counts only if it is one of these.
+        // The kernel reports the process of each attached reader. The gate's page can name a process. This process counts only if the
+        // kernel reports it as an attached reader.
         let process = |pid: u64| {
             let is_it = |process: &Process| process.pid.is_some_and(|known| u64::from(known) == pid);
             let known = self.readers.values().map(|reader| reader.who.process()).find(is_it);

@@ -21,7 +21,7 @@ impl Channel {
         self.publisher.iter().chain(&self.rivals).any(|publisher| publisher.id == id)
     }
 
-    /// Notes that the program on this connection has the lock. Returns false if it was not let in here.
+    /// Notes that the program on this connection has the lock. Returns false if the program was not let in as a publisher of this channel.
     pub(super) fn note_holder(&mut self, id: ConnectionId) -> bool {
         if let Some(at) = self.rivals.iter().position(|rival| rival.id == id) {
             let holder = self.rivals.swap_remove(at);

@@ -77,7 +77,8 @@ impl Registry {
                 })?,
                 None => None,
             };
-            // Programs might still use memory that the channel had before.
+            // Programs might still use memory that the channel had before. So a journal with a clean end must record now that the channel
+            // continues.
             let clean = charter.current().zip(wanted.journal.as_ref());
             let clean = clean.and_then(|(entry, journal)| reopen(&journal.dir, &wanted.name, entry.stream));
             let channel = match found {

@@ -83,8 +83,8 @@ pub enum Resume {
     /// soon lapped again.
     #[default]
     Oldest,
-    /// The reader continues at the next message to come. It loses as many messages as possible, but can then fall behind by the whole ring
-    /// before it is lapped again.
+    /// The reader continues at the next message to come. It loses all messages that are published and not yet read, but is lapped again
+    /// only after it has fallen behind by the whole ring.
     Latest,
     /// The reader continues at the last key message. If that message is overwritten, or if there was no key message, the reader continues
     /// as with [`Oldest`](Self::Oldest).

@@ -88,7 +88,7 @@ pub(crate) enum Step {
     /// The egress must send this session, beginning at this sequence. `None` means that no packet of the session has arrived. The egress
     /// then begins at the sequence from which it reads its ring.
     Take(Session, Option<u64>),
-    /// The egress must stop when it has sent everything before this sequence of the session. Another egress sends the rest.
+    /// The egress must stop when it has sent everything before this sequence of the session. Another egress sends the later messages.
     Yield(Session, u64),
 }
 
@@ -327,7 +327,7 @@ impl Election {
             // The packets on the line are newer than the claim, unless this egress has missed packets.
             (_, Some(claimed)) if claimed >= self.seen => Some(claimed),
             // An egress that has just started might have heard only the end of a batch. Another line might not have the beginning of this
-            // batch.
+            // batch, so the claim's sequence is used if it is lower.
             (packets, Some(claimed)) if packets < APART => Some(claimed.min(oldest)),
             (_, _) => Some(oldest),
         }

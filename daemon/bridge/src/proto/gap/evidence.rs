@@ -63,7 +63,7 @@ impl Gaps {
     }
 
     /// Joins the hole at `at` with the hole before it, if no server was asked for the messages of either hole. Returns whether it joined
-    /// the holes. With this, a feed that is too fast for the store makes one growing hole, instead of one hole for each packet.
+    /// the holes. Without the join, a feed that is too fast for the store would make a hole for each packet.
     fn join_with_last(&mut self, at: usize) -> bool {
         let (Some(&last), hole) = (at.checked_sub(1).and_then(|at| self.holes.get(at)), self.holes[at])
         else {
@@ -133,8 +133,8 @@ impl Gaps {
         self.up_servers().count_ones().max(2)
     }
 
-    /// Handles a server's answer to the request for the messages from sequence `first` on. The server has answered that it holds no message
-    /// from `first` up to `oldest`. The server might still hold earlier messages, because its journal can have gaps. If there is no such
+    /// Handles a server's answer to the request for the messages from sequence `first` on. The answer says that the server holds no message
+    /// of the range `first..oldest`. The server might still hold earlier messages, because its journal can have gaps. If there is no such
     /// request, does nothing and returns false.
     pub(crate) fn handle_gone(
         &mut self,

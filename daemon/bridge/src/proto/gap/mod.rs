@@ -189,7 +189,7 @@ impl Gaps {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
         }
-        // These are sums of messages and of bytes. An average of the packets' averages would give too much weight to packets with one long
+        // The two sums give the mean size of a message. A mean of the packets' means would give too much weight to packets with one long
         // message.
         let fade = |recent: &mut u64, more: u64| *recent = (*recent - *recent / 16).saturating_add(more);
         fade(&mut self.recent_messages, messages);
@@ -404,8 +404,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent a fragment of the message at `first`. If this was the last packet of the answer, the rest is requested
-    /// immediately. Otherwise the receiver waits for the other packets of the answer.
+    /// Notes that a server sent a fragment of the message at `first`. If this was the last packet of the answer, the parts that are still
+    /// missing are requested immediately. Otherwise the receiver waits for the other packets of the answer.
     pub(crate) fn handle_part(&mut self, now_ns: u64, server: usize, first: u64, is_last: bool) {
         if is_last {
             return self.handle_rest(server, first);

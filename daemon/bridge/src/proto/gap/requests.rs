@@ -156,8 +156,9 @@ impl Gaps {
     // Makes the hole at `at` as large as one answer: joins it with wanted neighbours, or cuts it. Returns the most messages that a request
     // to this server can name.
     //
-    // A hole of at most twice the size of one answer is not cut. If the estimated size was too low, one answer can be enough, and the rest
-    // of a short answer is requested immediately. A server of another make is asked only for what surely fits one packet.
+    // A hole of at most twice the size of one answer is not cut. If the estimate of the answer's size was too low, one answer can be
+    // enough. The messages that a short answer lacks are requested immediately. A server of another make is asked only for what surely fits
+    // one packet.
     fn shape(&mut self, at: usize, server: usize) -> u64 {
         let room = self.config.payload_bytes.saturating_sub(HEADER_BYTES).max(LENGTH_BYTES) as u64;
         let is_plain =

@@ -21,7 +21,7 @@ pub(super) struct Server {
     pub(super) rtt_ns: u64,
     pub(super) deviation_ns: u64,
     /// The number of times that the wait for this server was doubled. Each timeout since the last reliable sample doubles the wait of all
-    /// requests, as in TCP. Without this, a round trip that became longer than the wait could never be measured again.
+    /// requests, as in TCP. Without this doubling, a round trip that became longer than the wait could never be measured again.
     pub(super) backoff: u32,
     pub(super) backed_off_ns: u64,
     /// An addition to the wait. It grows when an answer arrives after the receiver has repeated the request.

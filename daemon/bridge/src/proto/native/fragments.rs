@@ -21,7 +21,7 @@ pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// The most fragments of one answer, and so of one request.
 pub const MAX_PARTS: usize = 64;
 /// The limit for the number of messages that are being assembled, or that are complete and wait for earlier messages. While a message is
-/// missing, all later messages wait here.
+/// missing, all later messages that came in fragments wait in the assembler.
 const MAX_OPEN: usize = 4_096;
 /// The size of the smallest buffer, as an exponent of two. Buffers come in classes, and each class has buffers twice as large as the
 /// previous class.

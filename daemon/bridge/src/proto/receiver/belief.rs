@@ -156,7 +156,8 @@ impl Receiver {
     }
 
     /// Handles a server's answer to the request that begins at `first`: no message is published yet with the sequence `first` or a higher
-    /// one. `next` is the server's next sequence. The answer is ignored if there is no request that begins at `first`.
+    /// one. `next` is the server's next sequence. If there is no request that begins at `first`, the answer shows at most that the server
+    /// runs shmcast and is up.
     pub(crate) fn handle_held(
         &mut self,
         now_ns: u64,

@@ -7,8 +7,8 @@ use super::{Delivery, Receiver};
 use shmcast::hosting::fault;
 
 impl Receiver {
-    /// Handles a server's answer to the request for the messages from sequence `first` on. The server has answered that it holds no message
-    /// from `first` up to `oldest`. The answer is ignored if there is no such request.
+    /// Handles a server's answer to the request for the messages from sequence `first` on. The answer says that the server holds no message
+    /// of the range `first..oldest`. If there is no such request, the answer shows at most that the server runs shmcast and is up.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -31,7 +31,7 @@ impl Receiver {
     }
 
     /// Handles a server's answer to the request for the messages from sequence `first` on. The server has answered that it holds these
-    /// messages, but is not allowed to send them yet. The answer is ignored if there is no such request.
+    /// messages, but is not allowed to send them yet. If there is no such request, the answer shows only that the server runs shmcast.
     pub(crate) fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session)
@@ -49,7 +49,8 @@ impl Receiver {
         self.gaps.note_alive(now_ns, server);
     }
 
-    /// Notes a round trip of a server that was measured elsewhere, for example by a lease. This round trip replaces the initial guess.
+    /// Notes a round trip of a server that this receiver has not measured itself, for example one that a lease has measured. This round
+    /// trip replaces the initial guess.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);
     }

@@ -148,8 +148,8 @@ impl Replay {
         self.send_messages(&request, held, may_have_all, exchange, out)
     }
 
-    // Sends one packet of messages, or the first parts of the first message if that is too large for a packet.
-    // Returns the bytes sent.
+    // Sends one packet of messages. If the first message is too large for a packet, sends the first parts of this message instead. Returns
+    // the bytes sent.
     fn send_messages(
         &mut self,
         request: &Request,

@@ -29,7 +29,7 @@ const MAX_BYTES: usize = 64 << 20;
 /// journal again, because a recorder might have started.
 const END_NS: u64 = super::super::SECOND_NS;
 
-/// A block of consecutive messages from a journal. The messages from `next()` up to `behind` are missing in the journal.
+/// A block of consecutive messages from a journal. The journal lacks the messages of the range `next()..behind`.
 #[derive(Debug, Default)]
 pub struct Block {
     first: u64,
@@ -189,7 +189,7 @@ impl Shelf {
 
     fn put(&mut self, block: Block) {
         self.absent = self.absent.take().filter(|(absent, _)| absent.start >= block.end());
-        // A block that begins elsewhere can contain a part of the new one.
+        // An old block that begins with another sequence can contain a part of the new one.
         self.blocks.retain(|old| {
             let stays = old.first < block.first || old.end() > block.end();
             self.bytes -= if stays { 0 } else { old.bytes.capacity() };

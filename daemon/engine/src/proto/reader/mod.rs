@@ -305,7 +305,8 @@ impl Reader {
             return;
         }
         if sequence > self.seen + 1 {
-            // The entries in between might have been lost on the way. If they are missing a second time, the log lacks them.
+            // The entries between the last one seen and this one might have been lost on the way. If they are missing a second time, the
+            // log lacks them.
             let lacking = Some((self.seen + 1, sequence));
             self.is_certain &= self.lacking == lacking;
             self.is_torn = true;
@@ -355,11 +356,13 @@ impl Reader {
 
     /// Handles a block of another session. Returns whether the block is accepted.
     ///
-    /// If blocks before this one are missing, the session might have begun earlier. The reader then asks the writers for its first
-    /// messages. The session of a feed from another host can begin at any sequence, so its first block counts as its beginning.
+    /// If the session follows an earlier one of the same sender, and the entry just before this block is missing or damaged, the session
+    /// might have begun in a block that is missing. The session then counts from sequence 1, and the reader asks the writers for what is
+    /// missing. A feed from another host is an exception: its session can begin at any sequence, so the first block that arrives is its
+    /// beginning.
     ///
-    /// An earlier mistake: the first block always counted as the beginning. Messages that a writer still had were never asked for, and
-    /// local readers got the gap between the sequences of two sessions.
+    /// An earlier mistake: the first block that arrived always counted as the beginning. The reader never asked for the session's earlier
+    /// messages, although a writer still had them. Local readers could get a gap from the end of the previous session to this block.
     fn meet_session(&mut self, head: &Head, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
         let next = match self.session {
             Some(session) if is_earlier(head.session, session) => {
