@@ -26,8 +26,9 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                 match (code, signal) {
                     (Some(0), _) => {}
                     _ if is_memory => {}
+                    // A command that only reads has no handler for the signal that interrupts it.
+                    (None, Some(2)) | (Some(_), None) if *was_interrupted => {}
                     (_, Some(_)) | (None, None) => findings.add(5, "died", verb, what()),
-                    _ if *was_interrupted => {}
                     // Verification found that the journal lacks messages.
                     (Some(3), _) if verb.starts_with("journal verify") => {}
                     _ if !names_a_limit(err) && !is_known(err) => findings.add(5, "no_word", verb, what()),

@@ -5,6 +5,7 @@ use super::history::{Failure, History};
 use super::limits::was_closed;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::run::{RECORDER, SENDER, TAMPERED};
+use crate::story::Profile;
 
 /// The longest allowed delay of a call, in microseconds. The delay does not include time for which the process was stopped or waited for a
 /// CPU.
@@ -17,6 +18,7 @@ const LINES_PER_SECOND: u64 = 100;
 const LINES_AT_LIBERTY: u64 = 500;
 
 pub(super) fn check(history: &History, findings: &mut Findings) {
+    let has_limits = history.profile == Some(Profile::Limits);
     for Entry { what, .. } in &history.deeds {
         match what {
             Deed::Ended { who, code, signal, sent, said } => {
@@ -24,7 +26,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                     || *sent && *signal == Some(9)
                     || who.starts_with(RECORDER) && matches!(code, Some(1 | 3))
                     // The limit on descriptors was set before the program was loaded.
-                    || *code == Some(127) && said.contains("error while loading shared libraries")
+                    || *code == Some(127) && has_limits && said.contains("error while loading shared libraries")
                     // A program that was just started has no handler for signals yet.
                     || [RECORDER, SENDER].iter().any(|name| who.starts_with(name)) && *signal == Some(15);
                 if !is_ordinary || said.contains("panicked") {

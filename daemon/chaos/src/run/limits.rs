@@ -169,15 +169,18 @@ impl Limited {
         }
     }
 
-    fn close(&mut self, directories: Vec<PathBuf>, mode: u16) -> Result<bool> {
+    fn close(&mut self, directories: Vec<PathBuf>, mode: u16) -> bool {
         let mut has_closed = false;
         for dir in directories {
-            let before = fs::metadata(&dir)?.permissions().mode();
-            fs::set_permissions(&dir, Permissions::from_mode(mode.into()))?;
+            // Retention can remove a folder.
+            let Ok(before) = fs::metadata(&dir).map(|it| it.permissions().mode()) else { continue };
+            if fs::set_permissions(&dir, Permissions::from_mode(mode.into())).is_err() {
+                continue;
+            }
             self.closed.entry(dir).or_insert(before);
             has_closed = true;
         }
-        Ok(has_closed)
+        has_closed
     }
 
     fn open(&mut self) -> bool {
@@ -268,7 +271,7 @@ impl World<'_> {
             }
             HostStep::Close { place, mode } => {
                 let directories = limited.directories(place, name_of);
-                limited.close(directories, mode)
+                Ok(limited.close(directories, mode))
             }
             HostStep::Open => Ok(limited.open()),
             HostStep::Clock { .. } => Ok(false),
