@@ -2,10 +2,10 @@
 
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use shmcast::{Client, Subscriber, Wait};
+use shmcast::Client;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::place::program;
-use shmcast_testkit::raw::Raw;
+use shmcast_testkit::raw::{Raw, fds, subscribe};
 use shmcast_testkit::{Process, scratch, skip, wait_for};
 use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
@@ -63,19 +63,18 @@ fn a_daemon_without_descriptors_feeds_the_watchdog_and_stops_well() {
 #[test]
 fn a_request_whose_descriptors_find_no_room_is_refused_by_this_reason() {
     let daemon = Daemon::start(&channel("ticks", FOR_ALL).replace("16MiB", "64KiB"));
-    let client = daemon.client();
-    let mut publisher = publishing(&client, "ticks").open().unwrap();
-    let open = || Subscriber::builder("ticks").client(&client).wait(Wait::Park).open();
-    drop(open().unwrap());
+    // Without a free descriptor, the daemon accepts no connection. So this one is older than the limit.
+    let raw = Raw::greeted(&daemon.socket());
     let pid = Pid::from_raw(daemon.pid().as_raw());
     let before = getrlimit(Resource::Nofile).maximum;
     let limit = |current| prlimit(pid, Resource::Nofile, Rlimit { current, maximum: before }).unwrap();
     limit(Some(3));
-    let refused = open().err().unwrap().to_string();
-    assert!(refused.contains("Too many open files"), "{refused}");
+    let bell = [File::open("/dev/null").unwrap()];
+    let why = raw.assert_refused(&subscribe("ticks", false), &fds(&bell), "failed");
+    assert!(why.contains("Too many open files"), "{why}");
     limit(before);
-    drop(open().unwrap());
-    publisher.publish(b"the connection is the same").unwrap();
+    // The connection is the same.
+    drop(raw.subscribe("ticks"));
     assert_eq!(daemon.log().matches("too large").count(), 0);
 }
 
