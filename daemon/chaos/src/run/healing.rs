@@ -91,6 +91,7 @@ impl World<'_> {
         self.wait_for_far(&last);
         // Readers that were busy before can answer now.
         self.wait_for_registration()?;
+        self.wait_for_recorders_by_hand()?;
         self.look_at_rest()?;
         self.end_actors(actors)?;
         self.reap()?;

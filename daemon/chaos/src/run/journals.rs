@@ -231,6 +231,33 @@ impl World<'_> {
         missing.into_iter().try_for_each(|deed| self.note(deed))
     }
 
+    /// Waits until the runner's own recorders are attached again, if they run. A recorder tries again some time after a refusal.
+    pub(super) fn wait_for_recorders_by_hand(&mut self) -> Result<()> {
+        let until = Instant::now() + BEGIN;
+        let by_hand: Vec<u8> = self.recorders.keys().copied().collect();
+        for at in by_hand {
+            let Known { host, channel, .. } = self.channel(at);
+            let Some(socket) = self.daemons.get(host).map(|daemon| daemon.socket()) else { continue };
+            let is_attached = |pid: u32| {
+                let status = shmcast::Client::at(&socket).and_then(|client| client.channel(&channel.name));
+                let readers = status.map(|status| status.readers).unwrap_or_default();
+                readers.iter().any(|reader| reader.process.pid == Some(pid))
+            };
+            while let Some(pid) = self.pid_of_recorder(at)
+                && !is_attached(pid)
+            {
+                if Instant::now() > until {
+                    let (who, order) = (format!("{RECORDER}{at}"), "to come back to the daemon".to_owned());
+                    self.note(Deed::NoAnswer { who, order })?;
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+                self.reap_recorders()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Verifies the daemon's journal of a channel. The daemon can be writing the journal at the same time.
     pub(super) fn verify(&mut self, name: &str) -> Result<bool> {
         let dir = journals_dir(&self.dir).join(name);
