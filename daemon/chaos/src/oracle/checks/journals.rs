@@ -179,7 +179,8 @@ fn a_reader_that_begins_between_skipped_sequences_is_told_of_the_reserve() {
         let mut history = History { profile: Some(Profile::Journal), ..History::default() };
         (history.channels, history.recorded) = (vec!["a".into()], vec!["a".into()]);
         let remove = Step::Reload { channel: 0, change: Change::Remove };
-        let deeds = [Deed::Step { index: 0, step: remove }, Deed::Over];
+        let restarts = Deed::MayRestart { channel: "a".into(), why: "a reload".into() };
+        let deeds = [Deed::Step { index: 0, step: remove }, restarts, Deed::Over];
         history.deeds = deeds.map(|what| Entry { at: 500, what }).to_vec();
         history.add_actor("p", at(10, publishes(0, 1, 1, 10)));
         history.add_actor("q", at(900, publishes(1, behind, 2, 10)));
