@@ -69,7 +69,7 @@ const KINDS: [&str; 9] = [
 ];
 
 /// Words of commands for reasons that no limit causes.
-const REASONS: [&str; 9] = [
+const REASONS: [&str; 10] = [
     "no channel",
     "Connection refused",
     "began anew",
@@ -79,6 +79,7 @@ const REASONS: [&str; 9] = [
     "no message",
     "the disk takes nothing",
     "connection reset",
+    "ENDED",
 ];
 
 /// Whether a text names a reason that no limit causes.
