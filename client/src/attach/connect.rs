@@ -4,6 +4,7 @@
 //! daemon dies.
 
 use crate::error::ChannelError;
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use shmcast_layout::control::{
     BridgeStatus, ChannelStatus, Event as ControlEvent, Promotion, RefusalCode, Request, Response, VERSION,
@@ -425,6 +426,10 @@ impl Conversation {
         let packet = packet.map_err(|e| self.gone(e))?;
         if packet.length == 0 {
             return Err(self.gone(io::ErrorKind::ConnectionReset.into()));
+        }
+        if packet.lacks_descriptors {
+            let source = Errno::MFILE.into();
+            return Err(ChannelError::os("receive descriptors from the daemon at", &self.path)(source));
         }
         match decode(&self.buffer[..packet.length]) {
             Ok(Response::Refused { code, why }) => Err(ChannelError::Refused { code, why }),

@@ -8,6 +8,7 @@ use crate::error::{is_absent, is_shortage};
 use crate::lock::{self, Held};
 use rustix::fs::{OFlags, Stat, stat};
 use shmcast_layout::fault;
+use shmcast_layout::mem::check_size_limit;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -213,7 +214,9 @@ impl ChannelFiles {
         // The id is only for the error messages of other processes. Errors are ignored, because a full file system must not prevent the
         // removal of a channel.
         let pid = format!("{}\n", std::process::id());
-        let _ = held.file.set_len(0).and_then(|()| held.file.write_all_at(pid.as_bytes(), 0));
+        let _ = check_size_limit(pid.len() as u64)
+            .and_then(|()| held.file.set_len(0))
+            .and_then(|()| held.file.write_all_at(pid.as_bytes(), 0));
         Ok(Some(Locked { held, is_new }))
     }
 

@@ -22,6 +22,7 @@ use shmcast_layout::journal::{
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use shmcast_layout::layout::header::Header;
 use shmcast_layout::layout::stream::StreamId;
+use shmcast_layout::mem::check_size_limit;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
@@ -478,6 +479,7 @@ fn put(folder: &Folder, name: &str, parts: &[&[u8]]) -> io::Result<()> {
 }
 
 fn write_all(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
+    check_size_limit(parts.iter().map(|part| part.len() as u64).sum())?;
     parts.iter().try_for_each(|part| file.write_all(part))?;
     file.sync_all()
 }

@@ -61,6 +61,14 @@ impl Reader {
         Ok(reader)
     }
 
+    /// Opens a reader at `sequence` for a program that has received the message before. The reader also returns the control records between
+    /// these two messages if they are at the end of the file before.
+    pub(crate) fn open_behind(files: Files, sequence: u64) -> Result<Self, JournalError> {
+        let mut reader = Self::open(files, sequence.saturating_sub(1).max(1))?;
+        reader.due = reader.due.max(sequence);
+        Ok(reader)
+    }
+
     pub(crate) fn open_at_time(files: Files, time_ns: u64) -> Result<Self, JournalError> {
         let mut reader = Self::nowhere(files);
         let Some(picked) = reader.files.pick(Wanted::Time(time_ns))? else { return Ok(reader) };

@@ -58,7 +58,7 @@ impl Subscriber {
         let sequence = sequence - u64::from(is_early);
         self.find_journal();
         let Some(past) = &mut self.past else { return Entered::Not };
-        match past.open(stream, sequence, |files| Reader::open(files, sequence)) {
+        match past.open(stream, sequence, |files| Reader::open_behind(files, sequence)) {
             Ok(reader) => {
                 self.read_past(sequence, reader);
                 Entered::Past

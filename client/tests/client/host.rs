@@ -2,6 +2,7 @@
 //! again, processes whose ids say nothing here.
 
 use crate::support::{SMALL, publisher, subscriber, successor};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shmcast::{BoardSpec, ChannelError, Directory, Event, Holder, Publishing, RecvError, Subscriber, Wait};
 use shmcast_testkit::disk::Small;
 use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
@@ -24,6 +25,7 @@ fn play() {
             std::thread::sleep(Duration::from_secs(600));
         }
         Some("without stdio") => std::process::exit(without_stdio(&my_dir())),
+        Some("small files") => with_small_files(&my_dir()),
         other => panic!("{other:?}"),
     }
 }
@@ -164,6 +166,29 @@ fn without_stdio(dir: &Path) -> i32 {
     let is_read = matches!(reader.recv(), Ok(Event::Message(_)));
     let is_free = (0..3).all(|descriptor| fs::read_link(format!("/proc/self/fd/{descriptor}")).is_err());
     i32::from(!(is_read && is_free))
+}
+
+/// An earlier mistake: a limit on file sizes killed a program that opened a channel, by SIGXFSZ and without a word.
+#[test]
+fn a_limit_on_file_sizes_is_an_error_and_kills_nobody() {
+    let dir = scratch();
+    run(in_dir(&mut role!("small files"), dir.path())).unwrap();
+}
+
+fn with_small_files(dir: &Path) {
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    let limit = |current| setrlimit(Resource::Fsize, Rlimit { current, maximum }).unwrap();
+    limit(Some(0));
+    let refused = publisher(dir).capacity(SMALL).open().unwrap_err();
+    assert!(refused.to_string().contains("File too large"), "{refused}");
+    assert!(!dir.join("t").exists(), "a part of a channel");
+    limit(maximum);
+    let mut publisher = publisher(dir).capacity(SMALL).open().unwrap();
+    limit(Some(0));
+    let mut reader = subscriber(dir).open().unwrap();
+    assert!(reader.page_refused().is_some_and(|why| why.to_string().contains("File too large")));
+    publisher.publish(b"x").unwrap();
+    assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"x"));
 }
 
 /// Each start of a reader that crashes left a page, and only tools removed them.

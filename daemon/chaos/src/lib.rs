@@ -21,3 +21,4 @@ mod standstill;
 #[cfg(test)]
 mod stories;
 pub mod story;
+mod words;

@@ -247,6 +247,16 @@ pub enum Deed {
     Logged { who: String, lines: usize, ms: u64 },
     /// `shmcast pub` was given these lines, and was then interrupted. The channel has these messages.
     Piped { lines: Vec<String>, messages: Vec<String> },
+    /// A command ran under a limit. `was_interrupted` says whether the runner interrupted it.
+    Limited {
+        verb: String,
+        limit: String,
+        code: Option<i32>,
+        signal: Option<i32>,
+        was_interrupted: bool,
+        out: String,
+        err: String,
+    },
     /// Something has changed that must stay the same.
     Changed { what: String },
     /// A user learned something that this user must not know.

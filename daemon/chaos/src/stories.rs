@@ -5,7 +5,7 @@
 
 use crate::campaign::{Plan, play_all, play_one};
 use crate::faults::package;
-use crate::run::{Programs, is_possible};
+use crate::run::{Programs, has_small_file_systems, is_possible};
 use crate::story::{Profile, Story};
 use shmcast_testkit::place::program;
 use shmcast_testkit::{number, skip};
@@ -79,6 +79,15 @@ fn stories_of_hosts() {
     } else {
         skip("stories_of_hosts", "no network namespaces, which need root and the command ip");
     }
+}
+
+#[test]
+#[ignore = "a step of CI: chaos"]
+fn stories_of_limits() {
+    if !has_small_file_systems() {
+        skip("small file systems and other users in stories_of_limits", "only root has them");
+    }
+    play(Profile::Limits);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use crate::complete::Complete;
 use crate::core::{Io, Memory, Pages, Step, Stretch};
 use crate::error::RecordError;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, Stat, fstat, stat, statat};
+use crate::names::{found, is_named, place};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fstat, stat, statat};
 use rustix::io::{Errno, ReadWriteFlags};
 use shmcast::StreamId;
 use shmcast::hosting::fault;
@@ -114,15 +115,18 @@ impl Directory {
     /// # Errors
     /// The system's error. Also an error if the lock's file has lost its name, because the spare file can be another recorder's.
     pub(crate) fn remove_spare(&self) -> io::Result<()> {
-        if !self.is_locked() {
+        if !self.is_locked()? {
             return Err(io::Error::other(format!("the file {LOCK} was removed or moved")));
         }
         remove(&self.handle, SPARE)
     }
 
     /// Whether the lock's file still has its name. Otherwise another recorder can lock another file of this name.
-    fn is_locked(&self) -> bool {
-        statat(&self.handle, LOCK, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|named| place(&named) == self.locked)
+    ///
+    /// # Errors
+    /// The system's error, if the name cannot be looked up.
+    fn is_locked(&self) -> io::Result<bool> {
+        Ok(found(statat(&self.handle, LOCK, AtFlags::SYMLINK_NOFOLLOW))? == Some(self.locked))
     }
 
     fn files(&self) -> MutexGuard<'_, BTreeMap<u64, (String, Arc<File>)>> {
@@ -137,15 +141,15 @@ impl Directory {
     /// Checks that the path still leads to this directory, and that the lock and each open file still have their names. Otherwise nobody
     /// can read the new records, or another recorder can write here. Complete files are compared with the folder only when a file is completed.
     pub(crate) fn check_names(&self) -> Result<(), RecordError> {
-        if !is_named(&self.handle, stat(&self.path)) {
+        if !is_named(&self.handle, stat(&self.path)).map_err(self.os())? {
             return Err(self.moved("the directory".to_owned()));
         }
-        if !self.is_locked() {
+        if !self.is_locked().map_err(self.os())? {
             return Err(self.moved(format!("its file {LOCK}")));
         }
         // Retention might have removed a file, and not noted this yet.
         let Some(_turn) = self.complete.try_turn() else { return Ok(()) };
-        let file = self.nameless().or_else(|| self.complete.missing());
+        let file = self.nameless().map_err(self.os())?.or_else(|| self.complete.missing());
         file.map_or(Ok(()), |name| Err(self.moved(format!("its file {name}"))))
     }
 
@@ -156,7 +160,7 @@ impl Directory {
     pub(crate) fn check_all_names(&self) -> Result<(), RecordError> {
         self.check_names()?;
         let looked = self.complete.look(&self.handle);
-        looked.map_err(|source| RecordError::Os { path: self.path.clone(), source })?;
+        looked.map_err(self.os())?;
         self.check_names()
     }
 
@@ -172,18 +176,24 @@ impl Directory {
         done
     }
 
+    fn os(&self) -> impl Fn(io::Error) -> RecordError {
+        |source| RecordError::Os { path: self.path.clone(), source }
+    }
+
     fn moved(&self, what: String) -> RecordError {
         RecordError::Moved { path: self.path.clone(), what }
     }
 
     /// Returns an open file that has lost its name.
-    fn nameless(&self) -> Option<String> {
-        let is_lost =
-            |name: &str, file: &File| !is_named(file, statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW));
+    fn nameless(&self) -> io::Result<Option<String>> {
         let files = self.files();
         // The spare file has no records yet.
-        let mut named = files.values().filter(|(name, _)| name != SPARE && !name.is_empty());
-        named.find(|(name, file)| is_lost(name, file)).map(|(name, _)| name.clone())
+        for (name, file) in files.values().filter(|(name, _)| name != SPARE && !name.is_empty()) {
+            if !is_named(file, statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW))? {
+                return Ok(Some(name.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// Performs a step. Blocks until the disk has done it.
@@ -311,16 +321,6 @@ fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
-/// Whether a name still leads to this file. `named` is the result of `stat` for the name.
-pub(crate) fn is_named(file: &File, named: rustix::io::Result<Stat>) -> bool {
-    named.is_ok_and(|named| fstat(file).is_ok_and(|own| place(&own) == place(&named)))
-}
-
-/// Device and number of a file.
-const fn place(stat: &Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
-}
-
 /// Takes the lock of a folder. Returns the lock with the device and the number of its file.
 fn lock_of(folder: &File) -> io::Result<(JournalLock, (u64, u64))> {
     loop {
@@ -328,7 +328,7 @@ fn lock_of(folder: &File) -> io::Result<(JournalLock, (u64, u64))> {
         let own = place(&fstat(&file)?);
         let lock = take_lock(file)?.ok_or(io::ErrorKind::WouldBlock)?;
         // The file might have been removed before it was locked. The next recorder would then lock another file.
-        if statat(folder, LOCK, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|named| place(&named) == own) {
+        if found(statat(folder, LOCK, AtFlags::SYMLINK_NOFOLLOW))? == Some(own) {
             return Ok((lock, own));
         }
     }

@@ -3,7 +3,8 @@
 //! The hold is a file `NAME.hold` in the folder of a stream. It contains the first sequence to keep, and keeps only files of this stream.
 //! Outside the folders of streams, such a file has no effect.
 
-use crate::directory::{is_named, open_directory, remove};
+use crate::directory::{open_directory, remove};
+use crate::names::is_named;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -107,7 +108,9 @@ pub(crate) fn lock_holds(directory: &File) -> io::Result<File> {
     loop {
         let lock = lock_file(directory)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) if is_named(&lock, statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW)) => return Ok(lock),
+            Ok(()) if is_named(&lock, statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW))? => {
+                return Ok(lock);
+            }
             Ok(()) => continue,
             Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(PAUSE),
             Err(Errno::WOULDBLOCK) => {

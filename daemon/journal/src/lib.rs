@@ -23,6 +23,7 @@ pub mod directory;
 mod error;
 mod holds;
 mod keeping;
+mod names;
 mod recorder;
 
 pub use by_name::ByName;

@@ -337,6 +337,41 @@ fn a_channel_that_was_removed_and_added_again_goes_on() {
     assert_eq!(Streams::open(&journal).unwrap().journals().len(), 1, "it is one stream");
 }
 
+/// A recorder of a program follows the channel into the ring behind the reserve. An earlier mistake: `shmcast record` said that 4 billion
+/// messages came too fast.
+#[test]
+fn a_recorder_by_hand_names_the_reserve_as_the_reason() {
+    let room = TempDir::new().unwrap();
+    let (journal, by_hand) = (room.path().join("ticks"), room.path().join("by-hand"));
+    let daemon = Daemon::start(&config(&journal, ""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publisher.publish(b"before").unwrap();
+    wait_until("it on disk", || status(&client).is_some_and(|journal| journal.durable >= 1));
+    let command = format!("record ticks --json --to {}", by_hand.display());
+    let recorder = daemon.shmcast(&command).spawn().unwrap();
+    let recorded = || if Journal::open(&by_hand).is_ok() { contents(&by_hand) } else { Default::default() };
+    wait_until("a record", || recorded().0.contains(&1));
+    let configure = |config: &str| {
+        daemon.configure(config);
+        daemon.signal(Signal::SIGHUP);
+    };
+    configure("");
+    wait_until("its end", || client.channel("ticks").is_err());
+    configure(&config(&journal, ""));
+    let mut publisher = wait_for("the channel", || publishing(&client, "ticks").open().ok());
+    let first = publisher.next_sequence();
+    publisher.publish(b"behind").unwrap();
+    wait_until("the next record", || recorded().0.contains(&first));
+    kill(Pid::from_raw(recorder.id() as i32), Signal::SIGTERM).unwrap();
+    let output = recorder.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !told.contains("too fast"), "{told}");
+    let sums: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&sums["overrun"], &sums["messages"]), (&0.into(), &2.into()), "{sums}");
+    assert_eq!(recorded(), (vec![1, first], vec![Loss { from: 2, to: first - 1, cause: Cause::Reserve }]));
+}
+
 /// The daemon itself continues its channels after their journals. So a publisher that names a journal gets an error that says to leave it
 /// out.
 #[test]

@@ -20,7 +20,7 @@ mod prepare;
 mod reserve;
 pub(crate) use prepare::lock_on_fault;
 pub use prepare::{Pieces, Preparation, Step, is_real_time, prepare};
-pub use reserve::reserve;
+pub use reserve::{check_size_limit, reserve};
 
 /// A shared map of the first bytes of a file.
 #[derive(Debug, Clone)]

@@ -3,6 +3,7 @@
 
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
+use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io;
 
@@ -13,9 +14,24 @@ const PIECE: u64 = 2 << 20;
 /// Reserves the first `bytes` of `file`, which becomes at least that long.
 ///
 /// # Errors
-/// The error of `posix_fallocate`; never `EINTR`.
+/// The error of `posix_fallocate`, but never `EINTR`; the error of [`check_size_limit`].
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    if file.metadata()?.len() < bytes {
+        check_size_limit(bytes)?;
+    }
     Ok(in_pieces(bytes, |at, length| posix_fallocate(file, at, length))?)
+}
+
+/// Checks the process's limit on file sizes, before a file grows to this many bytes. The kernel sends a process that exceeds the limit
+/// the signal SIGXFSZ, which ends a program that does not handle it.
+///
+/// # Errors
+/// `FileTooLarge` for a file beyond the limit.
+pub fn check_size_limit(bytes: u64) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(most) if bytes > most => Err(Errno::EFBIG.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Calls `reserve` for one piece after another, with the piece's offset and length. If a signal interrupted a call, repeats it.

@@ -44,6 +44,8 @@ pub struct Packet {
     /// Whether the packet was larger than the buffer, or had more than [`MAX_DESCRIPTORS`]. If so, this value has only a part of the
     /// packet.
     pub truncated: bool,
+    /// Whether this process lacked free descriptors for the packet. If so, the packet is whole except for some descriptors.
+    pub lacks_descriptors: bool,
 }
 
 /// Connects to the socket at `path`.
@@ -144,14 +146,18 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
             other => break other?,
         }
     };
-    let truncated = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    let (is_cut, is_short) = (ReturnFlags::TRUNC, ReturnFlags::CTRUNC);
+    let [is_cut, is_short] = [is_cut, is_short].map(|flag| received.flags.contains(flag));
     let mut descriptors = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = message {
             descriptors.extend(fds.map(File::from));
         }
     }
-    Ok(Packet { length: received.bytes, descriptors, truncated })
+    // Of a packet with too many descriptors, the buffer has as many as it can hold.
+    let lacks_descriptors = is_short && !is_cut && descriptors.len() < MAX_DESCRIPTORS;
+    let truncated = (is_cut || is_short) && !lacks_descriptors;
+    Ok(Packet { length: received.bytes, descriptors, truncated, lacks_descriptors })
 }
 
 /// Whether the peer of a connected socket has closed the connection. Its last packets might still wait to be received.

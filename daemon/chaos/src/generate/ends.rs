@@ -27,7 +27,7 @@ impl Writer {
             Profile::Tools => self.pipe(),
             Profile::Daemon => self.end_with_a_daemon(),
             Profile::Journal => self.end_with_a_recorder(),
-            Profile::Strict | Profile::Bridge | Profile::Hosts => {}
+            Profile::Strict | Profile::Bridge | Profile::Hosts | Profile::Limits => {}
         }
     }
 

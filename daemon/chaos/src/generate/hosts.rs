@@ -34,7 +34,7 @@ pub(super) fn setup(random: &mut Rng) -> Setup {
     let strict = random.u8(..4) == 0;
     let channels =
         vec![Channel { name: "a".into(), capacity: CAPACITY, largest, strict, journal: None, shape: None }];
-    Setup { channels, keeps: true, lines: None, net: Some(net) }
+    Setup { channels, keeps: true, lines: None, net: Some(net), limits: None }
 }
 
 impl Writer {

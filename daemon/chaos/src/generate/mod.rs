@@ -8,6 +8,7 @@ mod boards;
 mod ends;
 mod hosts;
 mod journals;
+mod limits;
 mod scenes;
 mod visits;
 
@@ -51,14 +52,18 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
         let largest = if is_bridge { 1378 } else { largest };
         let strict = match profile {
             Profile::Strict => *name == "a" || random.bool(),
-            Profile::Bridge | Profile::Journal => random.u8(..4) == 0,
+            Profile::Bridge | Profile::Journal | Profile::Limits => random.u8(..4) == 0,
             _ => false,
         };
-        let journal = (profile == Profile::Journal).then(|| journals::journal(random)).flatten();
+        let may_record = matches!(profile, Profile::Journal | Profile::Limits);
+        let journal = may_record.then(|| journals::journal(random)).flatten();
         Channel { name: (*name).to_owned(), capacity, largest, strict, journal, shape: None }
     });
     let channels = channels.collect();
-    Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)), net: None }
+    if profile == Profile::Limits {
+        return limits::setup(random, channels);
+    }
+    Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)), net: None, limits: None }
 }
 
 /// A rough copy of the story's state, with which the generator prefers steps that apply.
@@ -84,12 +89,17 @@ struct Writer {
 }
 
 impl Writer {
+    fn has_daemon(&self) -> bool {
+        self.setup.has_daemon(self.profile)
+    }
+
     /// Begins most stories with a publisher and a reader.
     fn begin(&mut self) {
         if self.profile == Profile::Hosts {
             return self.open(0);
         }
-        self.setup.keeps = self.profile.has_daemon() && self.random.u8(..3) == 0;
+        let is_others = self.setup.limits.as_ref().is_some_and(|limits| limits.user);
+        self.setup.keeps = self.has_daemon() && self.random.u8(..3) == 0 && !is_others;
         if self.random.u8(..8) > 0 {
             self.open(0);
             if self.random.bool() {
@@ -104,9 +114,12 @@ impl Writer {
         if self.profile == Profile::Hosts {
             return self.add_between_hosts();
         }
+        if self.profile == Profile::Limits {
+            return self.add_under_limits();
+        }
         let publisher = self.random.u8(..PUBLISHERS);
         let reader = self.random.u8(..READERS);
-        let daemon = if self.profile.has_daemon() { 1 } else { 0 };
+        let daemon = if self.has_daemon() { 1 } else { 0 };
         let strict = if self.profile == Profile::Strict { 1 } else { 0 };
         let files = 1 - daemon;
         let tools = if self.profile == Profile::Tools { 1 } else { 0 };
@@ -252,10 +265,11 @@ impl Writer {
             Waiting::Park,
             Waiting::Park,
         ];
-        let parks = usize::from(!self.profile.has_daemon()) * 2;
+        let parks = usize::from(!self.has_daemon()) * 2;
         let wait = waits[self.random.usize(..waits.len() - parks)];
         let (skip, page) = (self.random.u8(..5) == 0, self.random.u8(..8) > 0);
-        let live_only = self.profile == Profile::Journal && self.random.u8(..6) == 0;
+        let live_only =
+            matches!(self.profile, Profile::Journal | Profile::Limits) && self.random.u8(..6) == 0;
         self.steps.push(Step::Subscribe { who, channel, start, wait, skip, page, live_only });
         self.state.readers[usize::from(who)] = Some(channel);
     }
@@ -406,7 +420,7 @@ impl Writer {
     }
 
     fn look(&mut self) {
-        let tools = match self.profile.has_daemon() {
+        let tools = match self.has_daemon() {
             true => [Tool::Ls, Tool::Stat, Tool::Top, Tool::Metrics],
             false => [Tool::Ls, Tool::Stat, Tool::Top, Tool::Doctor],
         };
@@ -423,7 +437,7 @@ impl Writer {
     }
 
     fn limit(&mut self, publisher: u8, reader: u8) {
-        let whom = match self.profile.has_daemon() && self.random.bool() {
+        let whom = match self.has_daemon() && self.random.bool() {
             true => self.daemon(),
             false => self.someone(publisher, reader),
         };

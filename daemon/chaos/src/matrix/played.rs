@@ -4,7 +4,8 @@
 //! Steps that the runner would skip do not count.
 
 use crate::story::{
-    Change, Channel, Does, How, NetStep, Plant, Shape, Start, Step, Story, Trouble, Waiting, Way, Whom,
+    Bound, Change, Channel, Does, Held, HostStep, How, NetStep, Plant, Shape, Start, Step, Story, Trouble,
+    Waiting, Way, Whom,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +69,7 @@ impl<'a> Scan<'a> {
     }
 
     fn has_daemon(&self) -> bool {
-        self.story.profile.has_daemon()
+        self.story.setup.has_daemon(self.story.profile)
     }
 
     /// Returns the index of a channel in the story's list, and the number of its host.
@@ -244,6 +245,8 @@ impl<'a> Scan<'a> {
             Step::Carry { trouble, .. } => self.carry(trouble),
             Step::Forge { .. } => self.hit_bridge("host.foreign"),
             Step::Net(step) => self.take_between_hosts(step),
+            Step::Bound { whom, bound: Bound::FileSize, most: Some(_) } => self.limit_files(whom),
+            Step::Host(step) => self.change_the_host(step),
             _ => {}
         }
     }
@@ -361,6 +364,48 @@ impl<'a> Scan<'a> {
             Trouble::DeadServer | Trouble::OtherMake | Trouble::Requests => &[],
         };
         self.pairs.extend(pairs);
+    }
+
+    /// Notes a limit on the size of files. Only features that have files count.
+    fn limit_files(&mut self, whom: Whom) {
+        let channel = match whom {
+            Whom::Publisher(who) => self.publishers.get(&who).copied(),
+            Whom::Reader(who) => self.readers.get(&who).map(|(channel, _)| *channel),
+            Whom::Recorder(channel) => Some(self.place(channel).0 as u8),
+            Whom::Daemon => self.begun.first().copied(),
+            Whom::Far | Whom::Host(_) => None,
+        };
+        let Some(channel) = channel else { return };
+        let wanted: &[&str] = match whom {
+            Whom::Recorder(_) => &["record"],
+            Whom::Daemon => &["daemon", "journal-daemon"],
+            _ => &["files"],
+        };
+        let features = self.of_channel(channel).into_iter().filter(|feature| wanted.contains(feature));
+        self.hit("host.size", features);
+    }
+
+    /// Notes a change of the host. It counts for the features that are in the changed directory, or that read the wall clock.
+    fn change_the_host(&mut self, step: HostStep) {
+        let is_small = self.story.setup.limits.as_ref().is_some_and(|limits| limits.small);
+        let event = match step {
+            HostStep::Fill(Held::Space(_)) if is_small => "files.full",
+            HostStep::Close { .. } => "files.readonly",
+            HostStep::Clock { seconds } if seconds > 0 => "host.clock-on",
+            HostStep::Clock { seconds } if seconds < 0 => "host.clock-back",
+            HostStep::Fill(_) | HostStep::Free | HostStep::Open | HostStep::Clock { .. } => return,
+        };
+        let is_clock = matches!(step, HostStep::Clock { .. });
+        let channels: Vec<u8> = self.begun.iter().copied().collect();
+        for channel in channels {
+            let is_met = |feature: &&str| match *feature {
+                "journal-daemon" | "record" => true,
+                "files" => !is_clock,
+                _ => false,
+            };
+            let features = self.of_channel(channel).into_iter().filter(is_met);
+            self.hit(event, features);
+        }
     }
 
     fn take_between_hosts(&mut self, step: NetStep) {

@@ -13,6 +13,8 @@ use std::path::Path;
 pub struct History {
     /// The profile of the story.
     pub profile: Option<Profile>,
+    /// Whether the channels are files although the profile can have a daemon.
+    pub files: bool,
     /// The channels that were strict from the beginning. On these, each publisher had its own segment.
     pub strict: Vec<String>,
     /// The networks of the hosts, if the story has several hosts.
@@ -27,15 +29,31 @@ pub struct History {
     pub publications: Vec<Publication>,
     /// Subscriptions.
     pub subscriptions: Vec<Subscription>,
-    /// Failed openings, each with four values: the actor, whether the actor wanted to publish, the kind of the error, and the text of the
-    /// error.
-    pub failed: Vec<(String, bool, String, String)>,
+    /// Failed openings.
+    pub failed: Vec<Failure>,
     /// The channels of readers that were killed while they subscribed.
     pub unfinished: Vec<String>,
     /// The boards and gates that the channels have at the beginning, by the name of the channel.
     pub shapes: BTreeMap<String, Shape>,
     /// The searches for keys on boards.
     pub looks: Vec<Look>,
+}
+
+/// An opening that failed.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The actor.
+    pub actor: String,
+    /// Whether the actor wanted to publish.
+    pub is_publisher: bool,
+    /// The channel.
+    pub channel: String,
+    /// The time when the opening began.
+    pub began: Time,
+    /// The kind of the error.
+    pub kind: String,
+    /// The text of the error.
+    pub why: String,
 }
 
 /// A search for a key on a channel's board.
@@ -178,6 +196,7 @@ impl History {
             Self { deeds: read(&runner).with_context(|| runner.display().to_string())?, ..Self::default() };
         if let Ok(story) = crate::story::Story::load(&logs.join("story")) {
             history.profile = Some(story.profile);
+            history.files = !story.setup.has_daemon(story.profile);
             history.net = story.setup.net;
             for channel in story.setup.channels {
                 let name = channel.name;
@@ -223,7 +242,11 @@ impl History {
                     reading = Some(Subscription::of_journal(actor, channel, dir, (at, next)));
                 }
                 Fact::OpenFailed { kind, why } => {
-                    self.failed.push((actor.to_owned(), publishing.is_some(), kind, why));
+                    let of = publishing.as_ref().map(|it| (it.channel.clone(), it.opening));
+                    let of = of.or(reading.as_ref().map(|it| (it.channel.clone(), it.subscribing)));
+                    let (channel, began) = of.unwrap_or_default();
+                    let (actor, is_publisher) = (actor.to_owned(), publishing.is_some());
+                    self.failed.push(Failure { actor, is_publisher, channel, began, kind, why });
                     (publishing, reading) = (None, None);
                 }
                 Fact::Subscribed { next, refused } => {

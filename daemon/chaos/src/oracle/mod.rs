@@ -19,6 +19,7 @@ mod gates;
 mod history;
 mod hosts;
 mod journals;
+mod limits;
 mod lives;
 mod processes;
 mod readers;
@@ -89,5 +90,6 @@ pub fn judge_history(history: &History) -> Vec<Violation> {
     tools::check(history, &mut findings);
     journals::check(history, &mut findings);
     hosts::check(history, &mut findings);
+    limits::check(history, &mut findings);
     findings.0
 }

@@ -1,9 +1,11 @@
 //! Judges processes that die, hang or are late, calls that fail, and changes of files that belong to others.
 
 use super::Findings;
-use super::history::History;
+use super::history::{Failure, History};
+use super::limits::was_closed;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::run::{RECORDER, SENDER, TAMPERED};
+use crate::story::Profile;
 
 /// The longest allowed delay of a call, in microseconds. The delay does not include time for which the process was stopped or waited for a
 /// CPU.
@@ -16,12 +18,15 @@ const LINES_PER_SECOND: u64 = 100;
 const LINES_AT_LIBERTY: u64 = 500;
 
 pub(super) fn check(history: &History, findings: &mut Findings) {
+    let has_limits = history.profile == Some(Profile::Limits);
     for Entry { what, .. } in &history.deeds {
         match what {
             Deed::Ended { who, code, signal, sent, said } => {
                 let is_ordinary = *code == Some(0)
                     || *sent && *signal == Some(9)
                     || who.starts_with(RECORDER) && matches!(code, Some(1 | 3))
+                    // The limit on descriptors was set before the program was loaded.
+                    || *code == Some(127) && has_limits && said.contains("error while loading shared libraries")
                     // A program that was just started has no handler for signals yet.
                     || [RECORDER, SENDER].iter().any(|name| who.starts_with(name)) && *signal == Some(15);
                 if !is_ordinary || said.contains("panicked") {
@@ -75,12 +80,12 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
 
 /// Checks openings of channels. An opening can fail for many reasons, but never because the product damaged the channel's memory.
 fn check_openings(history: &History, findings: &mut Findings) {
-    for (actor, is_publisher, kind, why) in &history.failed {
+    for Failure { actor, is_publisher, kind, why, .. } in &history.failed {
         let is_damage =
             kind.starts_with("Segment") || ["Locate.Overrun", "Locate.Corrupt"].contains(&kind.as_str());
         // A signal is no excuse for a failure. A missing permission to write is no excuse for a reader.
-        let is_excuse =
-            why.contains("Interrupted system call") || !is_publisher && why.contains("Permission denied");
+        let is_excuse = why.contains("Interrupted system call")
+            || !is_publisher && why.contains("Permission denied") && !was_closed(history);
         // The gates and the board of a story's channel always fit it.
         if *is_publisher && ["Gate", "Board", "NoBoard", "Mismatch"].contains(&kind.as_str()) {
             findings.add(5, "open_failed", actor, format!("{kind}: {why}"));

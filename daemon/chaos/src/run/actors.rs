@@ -3,15 +3,19 @@
 use super::programs::Programs;
 use crate::actor::{Answer, Order, Told};
 use anyhow::{Context, Result};
+use command_fds::{CommandFdExt, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+
+/// The descriptor by which an actor gets the pipe for its log.
+const LOG: i32 = 9;
 
 /// A running actor. Dropping this value kills the process, even if it is stopped.
 #[derive(Debug)]
@@ -38,8 +42,18 @@ impl Actor {
     pub(super) fn start(programs: &Programs, logs: &Path, name: String) -> Result<Self> {
         let said = logs.join(format!("{name}.stderr"));
         let mut command = programs.command(&programs.chaos);
-        command.arg("actor").arg(logs.join(format!("{name}.actor")));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&said)?);
+        let log = logs.join(format!("{name}.actor"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        programs.words_to(&mut command, &said)?;
+        match &programs.pipes {
+            None => command.arg("actor").arg(log),
+            Some(pipes) => {
+                let (writer, _) = pipes.to(&log)?;
+                let mapping = FdMapping { parent_fd: writer.into(), child_fd: LOG };
+                command.fd_mappings(vec![mapping]).context("pass a pipe")?;
+                command.arg("actor").arg(format!("/proc/self/fd/{LOG}"))
+            }
+        };
         let mut child = command.spawn().with_context(|| format!("start {}", programs.chaos.display()))?;
         let orders = Some(child.stdin.take().context("a pipe")?);
         let out = BufReader::new(child.stdout.take().context("a pipe")?);

@@ -2,6 +2,7 @@
 
 use super::journals;
 use super::manager::Manager;
+use super::pipes::Piped;
 use super::programs::Programs;
 use super::wire::free_port;
 use crate::keys::Keys;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fmt::Write;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -42,6 +43,8 @@ pub(super) struct Daemon {
     logs: PathBuf,
     child: Option<Child>,
     manager: Option<Manager>,
+    /// The pipe through which the process writes its log, in a story of limits.
+    piped: Option<Piped>,
     port: u16,
     /// More tables of the daemon's configuration.
     tables: String,
@@ -89,6 +92,7 @@ impl Daemon {
             logs: logs.to_owned(),
             child: None,
             manager,
+            piped: None,
             port,
             channels,
             is_stopped: false,
@@ -155,15 +159,13 @@ impl Daemon {
 
     /// Starts a process, if none is running.
     pub(super) fn start(&mut self, programs: &Programs) -> Result<()> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.logs.join(format!("{}.stderr", self.name)))?;
+        let log = self.logs.join(format!("{}.stderr", self.name));
         // `LISTEN_PID` must be the daemon's process id, which only the new process knows.
         let mut command = programs.command(Path::new("/bin/sh"));
         command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).args(&self.through).arg(&programs.shmcastd);
         command.arg("--config").arg(self.config()).arg("--socket").arg(self.socket());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.piped = programs.words_to(&mut command, &log)?;
         if let Some(manager) = &self.manager {
             manager.pass_to(&mut command)?;
         }
@@ -271,6 +273,9 @@ impl Daemon {
 
     /// Returns the daemon's output.
     pub(super) fn said(&self) -> String {
+        if let (None, Some(piped)) = (&self.child, &self.piped) {
+            piped.settle();
+        }
         fs::read_to_string(self.logs.join(format!("{}.stderr", self.name))).unwrap_or_default()
     }
 }

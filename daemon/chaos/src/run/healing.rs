@@ -64,6 +64,7 @@ impl World<'_> {
     pub(super) fn heal(&mut self) -> Result<()> {
         self.note(Deed::Healing)?;
         self.is_racing = false;
+        self.lift_all()?;
         for whom in self.everybody() {
             self.carry_out(&crate::story::Step::Limit { whom, spare: None })?;
             self.carry_out(&crate::story::Step::Continue { whom })?;
@@ -90,13 +91,14 @@ impl World<'_> {
         self.wait_for_far(&last);
         // Readers that were busy before can answer now.
         self.wait_for_registration()?;
+        self.wait_for_recorders_by_hand()?;
         self.look_at_rest()?;
         self.end_actors(actors)?;
         self.reap()?;
         self.clear_up()
     }
 
-    fn everybody(&self) -> Vec<Whom> {
+    pub(super) fn everybody(&self) -> Vec<Whom> {
         let publishers = (0..self.publishers.len()).map(|at| Whom::Publisher(at as u8));
         let readers = (0..self.readers.len()).map(|at| Whom::Reader(at as u8));
         let daemons = (0..self.daemons.len()).map(whom_of);

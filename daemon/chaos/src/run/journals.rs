@@ -1,13 +1,14 @@
 //! The journals of a story. Daemons write some of them. The others are written by `shmcast record`, which the runner starts.
 
-use super::{Known, PATIENCE, World, ended};
+use super::{Known, PATIENCE, Piped, World, ended};
 use crate::actor::Order;
 use crate::log::Deed;
 use crate::story::{Channel, Recorded, Step, Whom};
+use crate::words::names_a_limit;
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ pub(super) struct Recorder {
     /// The number of the recorder's directory. After the channel restarts, the recorder gets another directory.
     dir: u32,
     is_doomed: bool,
+    /// The pipe through which it writes its words, in a story of limits.
+    piped: Option<Piped>,
 }
 
 impl Recorder {
@@ -66,6 +69,11 @@ fn streams_in(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
+/// Returns the streams of a channel's journal that have a file.
+pub(super) fn streams_of(dir: &Path, channel: &str) -> Vec<PathBuf> {
+    streams_in(&journals_dir(dir).join(channel)).into_iter().filter(|stream| is_begun(stream)).collect()
+}
+
 /// Whether a stream has a file yet.
 fn is_begun(stream: &Path) -> bool {
     let mut files = fs::read_dir(stream).into_iter().flatten().flatten();
@@ -104,21 +112,27 @@ impl World<'_> {
     fn start_recorder(&mut self, at: u8) -> Result<bool> {
         let Known { host, channel, .. } = self.channel(at);
         let Some(socket) = self.daemons.get(host).map(|daemon| daemon.socket()) else { return Ok(false) };
-        let said = File::options().create(true).append(true).open(self.said_by(at))?;
+        let said = self.said_by(at);
+        let mut command = self.command_of_a_host(&self.programs.shmcast);
         let recorder = self.recorders.entry(at).or_default();
         if recorder.child.is_some() {
             return Ok(false);
         }
         let dir = journals_dir(&self.dir).join(format!("{}-by-hand-{}", channel.name, recorder.dir));
-        let mut command = self.programs.command(&self.programs.shmcast);
         command.args(["record", &channel.name, "--set", &format!("file={FILE}"), "--to"]).arg(dir);
         command.env("SHMCAST_SOCKET", socket);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        recorder.piped = self.programs.words_to(&mut command, &said)?;
         let child = command.spawn().context("start a recorder")?;
         let pid = child.id();
         (recorder.child, recorder.is_doomed) = (Some(child), false);
         self.note(Deed::Started { who: format!("{RECORDER}{at}"), pid })?;
         Ok(true)
+    }
+
+    pub(super) fn pid_of_recorder(&self, at: u8) -> Option<u32> {
+        let at = at % self.channels.len() as u8;
+        self.recorders.get(&at)?.child.as_ref().map(Child::id)
     }
 
     fn said_by(&self, at: u8) -> PathBuf {
@@ -166,8 +180,14 @@ impl World<'_> {
             .filter_map(|(at, recorder)| Some((*at, recorder.ended()?, recorder.is_doomed)))
             .collect();
         for (at, status, is_doomed) in over {
+            if let Some(piped) = self.recorders.get(&at).and_then(|recorder| recorder.piped.as_ref()) {
+                piped.settle();
+            }
             let said = fs::read_to_string(self.said_by(at)).unwrap_or_default();
+            // A limit is no reason to begin another journal.
+            let is_over = self.limited.is_none() || !said.lines().last().is_some_and(names_a_limit);
             if status.code() == Some(1)
+                && is_over
                 && let Some(recorder) = self.recorders.get_mut(&at)
             {
                 recorder.dir += 1;
@@ -211,6 +231,33 @@ impl World<'_> {
         missing.into_iter().try_for_each(|deed| self.note(deed))
     }
 
+    /// Waits until the runner's own recorders are attached again, if they run. A recorder tries again some time after a refusal.
+    pub(super) fn wait_for_recorders_by_hand(&mut self) -> Result<()> {
+        let until = Instant::now() + BEGIN;
+        let by_hand: Vec<u8> = self.recorders.keys().copied().collect();
+        for at in by_hand {
+            let Known { host, channel, .. } = self.channel(at);
+            let Some(socket) = self.daemons.get(host).map(|daemon| daemon.socket()) else { continue };
+            let is_attached = |pid: u32| {
+                let status = shmcast::Client::at(&socket).and_then(|client| client.channel(&channel.name));
+                let readers = status.map(|status| status.readers).unwrap_or_default();
+                readers.iter().any(|reader| reader.process.pid == Some(pid))
+            };
+            while let Some(pid) = self.pid_of_recorder(at)
+                && !is_attached(pid)
+            {
+                if Instant::now() > until {
+                    let (who, order) = (format!("{RECORDER}{at}"), "to come back to the daemon".to_owned());
+                    self.note(Deed::NoAnswer { who, order })?;
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+                self.reap_recorders()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Verifies the daemon's journal of a channel. The daemon can be writing the journal at the same time.
     pub(super) fn verify(&mut self, name: &str) -> Result<bool> {
         let dir = journals_dir(&self.dir).join(name);
@@ -237,6 +284,9 @@ impl World<'_> {
 
     /// Verifies all journals and reads them completely. All recorders must have ended before this call.
     pub(super) fn read_journals(&mut self) -> Result<()> {
+        if let Some(limited) = &self.limited {
+            limited.publish();
+        }
         let entries = fs::read_dir(journals_dir(&self.dir)).into_iter().flatten().flatten();
         let mut dirs: Vec<PathBuf> = entries.flat_map(|entry| streams_in(&entry.path())).collect();
         dirs.sort();

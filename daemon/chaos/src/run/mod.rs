@@ -6,12 +6,15 @@
 mod actors;
 mod boards;
 mod carry;
+mod clock;
 mod daemon;
 mod errands;
 mod healing;
 mod journals;
+mod limits;
 mod manager;
 mod net;
+mod pipes;
 mod plants;
 mod programs;
 mod readers;
@@ -19,11 +22,13 @@ mod seconds;
 mod steps;
 mod tools;
 mod users;
+mod verbs;
 mod wire;
 
 pub use carry::CARRIED;
 pub use errands::{AT_REST, TAMPERED};
 pub use journals::RECORDER;
+pub use limits::has_small_file_systems;
 pub use net::{DAEMONS, SENDER, is_possible};
 pub use programs::Programs;
 pub use readers::BEREAVED;
@@ -35,7 +40,9 @@ use actors::Actor;
 use anyhow::{Context, Result};
 use daemon::Daemon;
 use journals::Recorder;
+use limits::Limited;
 use net::Network;
+use pipes::Piped;
 use plants::Plants;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -58,8 +65,14 @@ const COURTESY: Duration = Duration::from_millis(1500);
 pub fn play(story: &Story, programs: &Programs, under: &Path) -> Result<tempfile::TempDir> {
     let name = format!("shmcast-chaos-{}-", story.seed);
     let dir = tempfile::Builder::new().prefix(&name).tempdir_in(under).context("make a directory")?;
-    let mut world = World::new(story, programs, dir.path())?;
-    world.play(story)?;
+    let programs = limits::programs(&story.setup, programs)?;
+    let mut world = World::new(story, &programs, dir.path())?;
+    let played = world.play(story);
+    drop(world);
+    if let Some(pipes) = &programs.pipes {
+        pipes.finish();
+    }
+    played?;
     Ok(dir)
 }
 
@@ -84,6 +97,8 @@ struct World<'a> {
     /// The network of a story with several hosts. It must be dropped after the daemons.
     network: Option<Network>,
     plants: Plants,
+    /// The limited host. It must be dropped after all processes.
+    limited: Option<Limited>,
     /// Number of actors so far.
     actors: usize,
     /// The number of openings for publishing so far. Each opening gets a new number.
@@ -102,7 +117,9 @@ impl<'a> World<'a> {
         story.save(&logs.join("story"))?;
         let log = Log::append(&logs.join("runner"))?;
         let setup = &story.setup;
-        let (daemons, wire, network) = start_daemons(story, programs, dir, &logs)?;
+        let limited = Limited::new(setup, dir)?;
+        let through = limited.as_ref().map(Limited::through).unwrap_or_default();
+        let (daemons, wire, network) = start_daemons(story, programs, dir, &logs, through)?;
         let plants = Plants::new(dir)?;
         Ok(Self {
             programs,
@@ -118,6 +135,7 @@ impl<'a> World<'a> {
             wire,
             network,
             plants,
+            limited,
             actors: 0,
             openings: 0,
             is_racing: false,
@@ -301,9 +319,10 @@ fn start_daemons(
     programs: &Programs,
     dir: &Path,
     logs: &Path,
+    through: Vec<String>,
 ) -> Result<(Vec<Daemon>, Option<Wire>, Option<Network>)> {
     let setup = &story.setup;
-    if !story.profile.has_daemon() {
+    if !setup.has_daemon(story.profile) {
         return Ok((Vec::new(), None, None));
     }
     let start = |name, bridges, through| -> Result<Daemon> {
@@ -325,7 +344,7 @@ fn start_daemons(
         let daemons = (0..net.hosts()).map(host).collect::<Result<_>>()?;
         return Ok((daemons, None, Some(network)));
     }
-    let start = |name, bridges| start(name, bridges, Vec::new());
+    let start = |name, bridges| start(name, bridges, through.clone());
     let Some(lines) = setup.lines else {
         return Ok((vec![start("daemon", String::new())?], None, None));
     };

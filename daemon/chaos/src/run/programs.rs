@@ -1,6 +1,9 @@
 //! The programs for playing a story.
 
+use super::clock::Clock;
+use super::pipes::{Piped, Pipes};
 use anyhow::{Context, Result, bail};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +20,10 @@ pub struct Programs {
     pub testees: Vec<String>,
     /// The corrected mistake that is planted again, if any. Then the programs must have been built with `--cfg shmcast_faults`.
     pub fault: Option<String>,
+    /// The pipes through which processes under limits write their logs and words. `None` for plain files.
+    pub pipes: Option<Pipes>,
+    /// The wall clock that the programs have. `None` for the true one.
+    pub clock: Option<Clock>,
 }
 
 impl Programs {
@@ -38,6 +45,8 @@ impl Programs {
             shmcast: program("shmcast")?,
             testees: Vec::new(),
             fault: None,
+            pipes: None,
+            clock: None,
         })
     }
 
@@ -65,9 +74,22 @@ impl Programs {
         {
             command.env_remove(variable);
         }
+        if let Some(clock) = &self.clock {
+            clock.give(command);
+        }
         match &self.fault {
             Some(fault) => command.env("SHMCAST_FAULT", fault),
             None => command.env_remove("SHMCAST_FAULT"),
         };
+    }
+    /// Lets a program append its stderr to the file at `path`, through a pipe if the story has limits.
+    pub(super) fn words_to(&self, command: &mut Command, path: &Path) -> Result<Option<Piped>> {
+        let Some(pipes) = &self.pipes else {
+            command.stderr(File::options().create(true).append(true).open(path)?);
+            return Ok(None);
+        };
+        let (writer, piped) = pipes.to(path)?;
+        command.stderr(writer);
+        Ok(Some(piped))
     }
 }

@@ -3,7 +3,7 @@
 
 use super::daemon::Daemon;
 use super::errands::{publish, subscribing, wanted};
-use super::steps::set_descriptor_limit;
+use super::limits::set_descriptor_limit;
 use super::{Actor, PATIENCE, World, tools};
 use crate::actor::{Order, Place, Subscribing};
 use crate::log::Deed;

@@ -1,14 +1,13 @@
 //! Carries out the steps of a story. Each method returns true if its step could be applied.
 
 use super::errands::wanted;
+use super::limits::set_descriptor_limit;
 use super::{Actor, COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
 use crate::actor::{Opening, Order, Subscribing};
 use crate::log::Deed;
 use crate::story::{Change, Channel, Start, Step, Tool, Waiting, Whom};
 use anyhow::Result;
 use nix::sys::signal::Signal;
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -54,6 +53,7 @@ impl World<'_> {
                 self.wire.as_ref().map_or(Ok(false), |wire| wire.forge(ahead, other))
             }
             Step::Net(step) => self.carry_out_between_hosts(step),
+            Step::Bound { .. } | Step::Host(_) | Step::Verb { .. } => self.limit_something(step),
             Step::Race {} | Step::Wait { .. } | Step::Settle {} => Ok(self.wait(step)),
             _ => self.run_errand(step),
         }
@@ -108,7 +108,7 @@ impl World<'_> {
         let known = self.channel(channel + (self.home() * self.channels.len()) as u8);
         let number = known.number(self.channels.len());
         let shape = self.shape(&known.channel);
-        let Channel { name: channel, capacity, largest, .. } = known.channel;
+        let Channel { name: channel, capacity, largest, .. } = known.channel.clone();
         let publisher = self.openings;
         self.openings += 1;
         let sizes = self.daemons.is_empty().then_some([capacity, largest]);
@@ -128,7 +128,10 @@ impl World<'_> {
             patience_ms: 0,
             shape,
         });
-        self.order_to_attach(Whom::Publisher(who), order, number)
+        let made = self.is_to_be_made(&known.channel.name);
+        let was_told = self.order_to_attach(Whom::Publisher(who), order, number)?;
+        self.note_half_made(made, Whom::Publisher(who))?;
+        Ok(was_told)
     }
 
     /// Orders an actor to attach to the channel with this number. Before that, the actor leaves its present channel, even if it is the same
@@ -199,12 +202,17 @@ impl World<'_> {
         Ok(true)
     }
 
-    fn limit(&mut self, whom: Whom, spare: Option<u8>) -> Result<bool> {
-        let pid = match whom {
-            Whom::Daemon | Whom::Far | Whom::Host(_) => self.daemon(whom).and_then(|daemon| daemon.pid()),
+    /// Returns the id of a process that runs.
+    pub(super) fn pid_of(&mut self, whom: Whom) -> Option<u32> {
+        match whom {
+            Whom::Daemon | Whom::Far | Whom::Host(_) => self.daemon(whom)?.pid(),
+            Whom::Recorder(at) => self.pid_of_recorder(at),
             _ => self.there(whom).map(|actor| actor.pid()),
-        };
-        let Some(pid) = pid else { return Ok(false) };
+        }
+    }
+
+    fn limit(&mut self, whom: Whom, spare: Option<u8>) -> Result<bool> {
+        let Some(pid) = self.pid_of(whom) else { return Ok(false) };
         let is_limited = set_descriptor_limit(pid, spare);
         if is_limited && spare.is_some() && matches!(whom, Whom::Daemon | Whom::Far) {
             self.note_shut_out()?;
@@ -443,20 +451,6 @@ impl World<'_> {
             }
         }
     }
-}
-
-/// Limits a process to this many descriptors more than it has now. `None` removes the limit. Returns whether the process exists.
-pub(super) fn set_descriptor_limit(pid: u32, spare: Option<u8>) -> bool {
-    let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    let open: HashSet<u64> =
-        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // The limit applies to descriptor numbers, and a new descriptor gets the lowest free number.
-    let free = |spare: u8| (0..4096).filter(|number| !open.contains(number)).nth(spare.into());
-    let current = spare.and_then(free).unwrap_or(4096);
-    let limit = Rlimit { current: Some(current), maximum: Some(4096) };
-    // Without a process id, `prlimit` would limit this process.
-    let Some(process) = Pid::from_raw(pid as i32) else { return false };
-    prlimit(Some(process), Resource::Nofile, limit).is_ok()
 }
 
 /// Returns the paths of everything below `dir`.

@@ -6,10 +6,12 @@
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
 mod boards;
+mod limits;
 mod net;
 mod strangers;
 
 pub use boards::{Board, Gate, Lag, Shape, chunk, gate_name};
+pub use limits::{Bound, Held, HostStep, Limits, Verb, Where};
 pub use net::{Does, Forgery, Net, NetStep, Way};
 pub use strangers::{Maker, Plant, Squatter};
 
@@ -40,17 +42,22 @@ pub enum Profile {
     Journal,
     /// Several hosts, each with its own network and daemon, and senders that take over from each other.
     Hosts,
+    /// Limits of processes and of the host are set and lifted while programs run.
+    Limits,
 }
 
 impl Profile {
     /// Whether a daemon owns the channels.
     pub fn has_daemon(self) -> bool {
-        matches!(self, Self::Daemon | Self::Strict | Self::Bridge | Self::Journal | Self::Hosts)
+        matches!(
+            self,
+            Self::Daemon | Self::Strict | Self::Bridge | Self::Journal | Self::Hosts | Self::Limits
+        )
     }
 }
 
 /// All profiles.
-pub const PROFILES: [Profile; 7] = [
+pub const PROFILES: [Profile; 8] = [
     Profile::Files,
     Profile::Daemon,
     Profile::Strict,
@@ -58,6 +65,7 @@ pub const PROFILES: [Profile; 7] = [
     Profile::Tools,
     Profile::Journal,
     Profile::Hosts,
+    Profile::Limits,
 ];
 
 /// The state of the story before its first step.
@@ -74,6 +82,16 @@ pub struct Setup {
     /// The hosts, if each of several hosts has its own network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<Net>,
+    /// The limited things of the host, in a story of limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+}
+
+impl Setup {
+    /// Whether a daemon owns the channels in a story of this profile.
+    pub fn has_daemon(&self, profile: Profile) -> bool {
+        profile.has_daemon() && !self.limits.as_ref().is_some_and(|limits| limits.files)
+    }
 }
 
 /// A channel of a story.
@@ -389,6 +407,12 @@ pub enum Step {
     Forge { ahead: u64, other: bool },
     /// Something happens between hosts that have their own networks.
     Net(NetStep),
+    /// A limit of a running process is set. `None` lifts the limit.
+    Bound { whom: Whom, bound: Bound, most: Option<u32> },
+    /// Something of the host becomes scarce, or is free again.
+    Host(HostStep),
+    /// A command runs under a limit from its start.
+    Verb { verb: Verb, channel: u8, bound: Bound, most: u32 },
     /// Nothing happens for a while.
     Wait { ms: u32 },
     /// The runner waits until all actors have carried out their orders.

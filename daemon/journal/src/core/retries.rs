@@ -165,6 +165,32 @@ fn a_next_file_that_cannot_be_made_is_tried_again_after_a_pause() {
     }
 }
 
+/// Without syncs, the frames of an abandoned file are in memory no more. The channel is idle then, so nothing is left to write. An earlier
+/// mistake: the journal stayed refused until the next message, although the disk had taken a file.
+#[test]
+fn an_idle_journal_is_refused_only_until_its_disk_takes_a_file() {
+    let mut scene = Scene::new(SyncPolicy::None);
+    let is_write = |step: &Step| matches!(step, Step::Write { .. });
+    scene.run(is_write);
+    scene.push(100);
+    scene.run(is_write);
+    scene.push(100);
+    scene.run(is_write);
+    assert_eq!((scene.refused.len(), scene.writer.state()), (2, State::Failed));
+    scene.pass(RETRY);
+    scene.run(is_create);
+    assert_eq!((scene.refused.len(), scene.writer.state()), (3, State::Failed));
+    scene.pass(RETRY);
+    scene.run(is_write);
+    assert_eq!((scene.refused.len(), scene.writer.state()), (3, State::Recording));
+    // The disk still refuses writes. Each message shows it, and the next attempt comes after a pause.
+    scene.push(100);
+    scene.run(is_write);
+    assert_eq!((scene.refused.len(), scene.writer.state()), (4, State::Failed));
+    scene.run(is_write);
+    assert_eq!(scene.refused.len(), 4);
+}
+
 /// Without syncs, written frames are in memory no more. If the last file cannot be sealed, its messages do not count as written.
 #[test]
 fn messages_of_a_last_file_that_cannot_be_sealed_are_not_written() {

@@ -385,6 +385,10 @@ impl Writer {
                 self.spare = Spare::Ready(self.next_number);
                 self.spare_retry_at = None;
                 self.next_number += 1;
+                // If nothing is left to write, the new file is the only proof that the disk works.
+                if self.waiting.is_empty() {
+                    self.retry_at = None;
+                }
             }
             Purpose::Frames { file, frames, next, bytes } => {
                 self.bytes_written += bytes;

@@ -5,7 +5,7 @@ use super::{LAG_ERROR, RecorderState};
 use crate::core::{Packer, SyncPolicy};
 use crate::error::RecordError;
 use shmcast::hosting::{fault, session_words};
-use shmcast::journal::format::{Cause, ControlRecord, JournalControl};
+use shmcast::journal::format::{Cause, ControlRecord, JournalControl, RESERVE};
 use shmcast::{Event, Subscriber};
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -72,6 +72,8 @@ pub(super) struct Drain {
     pub(super) subscriber: Subscriber,
     /// The ring that the journal named last.
     pub(super) ring: [u64; 2],
+    /// Whether the channel has just moved to this ring, and nothing of the ring is packed yet.
+    pub(super) has_moved: bool,
     /// The next sequence in the ring.
     pub(super) next: u64,
     /// Control records at the recording's first sequence. The ring delivers these records again, although the journal has them.
@@ -137,11 +139,12 @@ impl Drain {
         if !self.shared.writer().has_room() {
             return Ok(None);
         }
-        let Self { shared, packer, subscriber, came, next, known, .. } = self;
+        let Self { shared, packer, subscriber, came, next, known, has_moved, .. } = self;
         *came = 0;
         packer.at(now, ticks);
         let (mut messages, mut restarted, mut overrun) = (0, false, 0);
         let taken = subscriber.recv_batch(BATCH, |event| {
+            let is_first = std::mem::take(has_moved);
             match event {
                 Event::Message(m) => {
                     shared.ended.store(false, Ordering::Relaxed);
@@ -158,7 +161,7 @@ impl Drain {
                     if *next >= packer.due() {
                         shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
                         if !is_known(known, &other) {
-                            overrun += note(packer, &other);
+                            overrun += note(packer, &other, is_first);
                         }
                     }
                 }
@@ -203,7 +206,7 @@ impl Drain {
         }
         let os = |source| RecordError::Os { path: self.shared.directory.path().to_owned(), source };
         let header = header_of_ring(&self.subscriber).map_err(os)?;
-        self.ring = found;
+        (self.ring, self.has_moved) = (found, true);
         self.packer.at(self.shared.now(), self.subscriber.clock().now());
         self.packer.go_on_in(Arc::new(header));
         Ok(true)
@@ -259,9 +262,14 @@ fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
     at.map(|at| known.remove(at)).is_some()
 }
 
-/// Packs an event that is not a message. If the event says that the ring overwrote unread messages, returns their number.
-fn note(packer: &mut Packer, event: &Event<'_>) -> u64 {
+/// Packs an event that is not a message. `is_first` says whether this is the first event of a ring to which the channel has moved. If the
+/// event says that the ring overwrote unread messages, returns their number.
+fn note(packer: &mut Packer, event: &Event<'_>, is_first: bool) -> u64 {
     match *event {
+        // A publisher keeps this distance from its reserve. So the channel's memory was lost, and the channel continues after its reserve.
+        Event::Lapped(lapped) if is_first && lapped.missed >= RESERVE / 2 => {
+            packer.loss(lapped.resumed_at - 1, Cause::Reserve);
+        }
         Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),
         Event::Gap { from, to } if from >= packer.due() => {
             let overrun = packer.loss(from - 1, Cause::Overrun);

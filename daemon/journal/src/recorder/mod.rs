@@ -235,6 +235,7 @@ impl Recorder {
             packer,
             subscriber,
             ring,
+            has_moved: false,
             next,
             known,
             epoch_by,

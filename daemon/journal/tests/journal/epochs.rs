@@ -3,6 +3,8 @@
 use super::recorder::{Host, ending, payload, until};
 use shmcast::journal::format::{ControlRecord, JournalControl};
 use shmcast::journal::{Entry, Journal, create};
+use shmcast::{Event, Publisher, RecvError};
+use shmcast_journal::Recorder;
 use shmcast_journal::core::SyncPolicy;
 
 /// A publisher takes over while nobody records. The journal says so before its first message, as the ring does.
@@ -205,4 +207,40 @@ fn a_session_and_a_publisher_behind_a_gap_are_recorded_by_the_next_recorder() {
     let is_session = |told: &&(u64, ControlRecord)| matches!(told, (21, ControlRecord::Session { .. }));
     assert_eq!(told.iter().filter(is_session).count(), 1, "{told:?}");
     assert!(told.contains(&(21, ControlRecord::Epoch { epoch: 2 })), "{told:?}");
+}
+
+/// A reader is idle while publishers take over and another recorder begins. The ring laps the reader, so it continues in the journal. The
+/// end and the takeover are at the end of the file before. An earlier mistake: the reader passed over them.
+#[test]
+fn a_lapped_reader_is_told_of_takeovers_at_the_end_of_a_file() {
+    let host = Host::new();
+    let publish = |publisher: &mut Publisher, count: u64, recorder: &Recorder| {
+        for _ in 0..count {
+            let next = publisher.next_sequence();
+            publisher.publish(&payload(next)).unwrap();
+            until(recorder, |progress| progress.drained == next);
+        }
+    };
+    let open = || host.publisher("t", 64 << 10);
+    let mut publisher = open();
+    let recorder = host.record("t", SyncPolicy::Each);
+    publish(&mut publisher, 10, &recorder);
+    let mut reader = host.reader("t");
+    drop(publisher);
+    drop(open());
+    recorder.stop().unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    publish(&mut open(), 1_000, &recorder);
+    recorder.stop().unwrap();
+    let mut told = Vec::new();
+    let due = loop {
+        match reader.try_recv() {
+            Ok(Some(Event::Message(message))) => break message.sequence,
+            Ok(Some(event)) => told.push(format!("{event:?}")),
+            Ok(None) | Err(RecvError::Stalled { .. }) => {}
+            Err(e) => panic!("{e}"),
+        }
+    };
+    let wanted = [Event::End, Event::NewEpoch { epoch: 2 }, Event::End, Event::NewEpoch { epoch: 3 }];
+    assert_eq!((due, told), (11, wanted.map(|event| format!("{event:?}")).to_vec()));
 }

@@ -35,6 +35,12 @@ impl Host {
         builder.history(History::Never).open().unwrap()
     }
 
+    /// Opens a reader at the next message. A lapped reader continues in the journal.
+    pub(super) fn reader(&self, name: &str) -> Subscriber {
+        let builder = Subscriber::builder(name).dir(self.channels.path());
+        builder.history(History::Dir(self.dir().to_owned())).open().unwrap()
+    }
+
     pub(super) fn record(&self, name: &str, sync: SyncPolicy) -> Recorder {
         let settings = Settings { sync, file_bytes: 1 << 20, ..Settings::default() };
         Recorder::start(self.journal.path(), self.subscriber(name), settings).unwrap()

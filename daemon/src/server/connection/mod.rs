@@ -15,6 +15,7 @@ use super::access::Identity;
 use super::limits::{Crowded, Turns};
 use super::registry::{Guest, Manner, Notice, Refused, Registry};
 use super::state::ServerState;
+use nix::libc::EMFILE;
 use shmcast::control::{Event, RefusalCode, Request, Response, VERSION, decode, encode};
 use shmcast::hosting::fault;
 use shmcast::journal::Wanted;
@@ -208,7 +209,7 @@ impl Connection<'_> {
     }
 
     async fn handle_packet(&mut self, buffer: &[u8], packet: Packet) -> Result<(), End> {
-        let Packet { length, descriptors, truncated } = packet;
+        let Packet { length, descriptors, truncated, lacks_descriptors } = packet;
         if length == 0 && descriptors.is_empty() {
             return Err(End::HangUp);
         }
@@ -220,6 +221,10 @@ impl Connection<'_> {
         if truncated {
             let why = "a request larger than 64 KiB or with more than 4 descriptors";
             return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
+        }
+        if lacks_descriptors {
+            let why = format!("take what came with the request: {}", io::Error::from_raw_os_error(EMFILE));
+            return self.refuse(Refused::new(RefusalCode::Failed, why), None).await;
         }
         let request = match decode::<Request>(&buffer[..length]) {
             Ok(request) => request,

@@ -1,10 +1,11 @@
 //! A daemon without a free descriptor still notifies the service manager's watchdog, and stops in order.
 
 use nix::sys::signal::Signal;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use shmcast::Client;
-use shmcast_testkit::daemon::channel;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::place::program;
-use shmcast_testkit::raw::Raw;
+use shmcast_testkit::raw::{Raw, fds, subscribe};
 use shmcast_testkit::{Process, scratch, skip, wait_for};
 use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
@@ -56,4 +57,52 @@ fn a_daemon_without_descriptors_feeds_the_watchdog_and_stops_well() {
     assert!(daemon.wait().success(), "{}", log());
     assert!(log().contains("stopped"), "{}", log());
     assert!(!at("control.running").exists(), "the next daemon would wait for programs that nobody knows");
+}
+
+/// An earlier mistake: a request with descriptors was refused as too large, and its connection was ended.
+#[test]
+fn a_request_whose_descriptors_find_no_room_is_refused_by_this_reason() {
+    let daemon = Daemon::start(&channel("ticks", FOR_ALL).replace("16MiB", "64KiB"));
+    // Without a free descriptor, the daemon accepts no connection. So this one is older than the limit.
+    let raw = Raw::greeted(&daemon.socket());
+    let pid = Pid::from_raw(daemon.pid().as_raw());
+    let before = getrlimit(Resource::Nofile).maximum;
+    let limit = |current| prlimit(pid, Resource::Nofile, Rlimit { current, maximum: before }).unwrap();
+    limit(Some(3));
+    let bell = [File::open("/dev/null").unwrap()];
+    let why = raw.assert_refused(&subscribe("ticks", false), &fds(&bell), "failed");
+    assert!(why.contains("Too many open files"), "{why}");
+    limit(before);
+    // The connection is the same.
+    drop(raw.subscribe("ticks"));
+    assert_eq!(daemon.log().matches("too large").count(), 0);
+}
+
+/// An earlier mistake: a command without free descriptors said that the daemon sent too few, and advised to start a daemon.
+#[test]
+fn a_command_that_lacks_descriptors_for_an_answer_says_so() {
+    let daemon = Daemon::start(&channel("ticks", FOR_ALL).replace("16MiB", "64KiB"));
+    let mut publisher = publishing(&daemon.client(), "ticks").open().unwrap();
+    publisher.publish(b"x").unwrap();
+    let (mut worked, mut lacked) = (0, 0);
+    for limit in 4..24 {
+        let script = format!(
+            "ulimit -n {limit}; exec {} sub ticks --from oldest --count 1",
+            program("shmcast").display()
+        );
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).env("SHMCAST_SOCKET", daemon.socket()).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => worked += 1,
+            // The loader needs a descriptor, too.
+            Some(127) => {}
+            _ => {
+                assert!(said.contains("Too many open files"), "{limit}: {said}");
+                lacked += 1;
+            }
+        }
+    }
+    assert!(worked > 0 && lacked > 0, "{worked} {lacked}");
 }

@@ -146,3 +146,54 @@ fn a_message_that_a_journal_has_with_other_bytes_is_found() {
     let kept = vec![got(1, 0, 0, 4), got(4, 0, 3, 7), Fact::ReadOut { next: 11 }];
     assert_found(&judge_past(10, vec![got(1, 0, 0, 10)], kept, Vec::new()), "backwards");
 }
+
+/// A reload gives the channel a new stream, and then the journal of the earlier stream again. So the channel continues after the reserve.
+#[test]
+fn a_stream_that_begins_after_its_journal_begins_with_its_first_publisher() {
+    let behind = (1 << 32) + 2;
+    let judge = |rest: Vec<Fact>| {
+        let mut history = History { profile: Some(Profile::Journal), ..History::default() };
+        (history.channels, history.recorded) = (vec!["a".into()], vec!["a".into()]);
+        let remove = Step::Reload { channel: 0, change: Change::Remove };
+        let restarts = Deed::MayRestart { channel: "a".into(), why: "a reload".into() };
+        let deeds = [Deed::Step { index: 0, step: remove }, restarts, Deed::Over];
+        history.deeds = deeds.map(|what| Entry { at: 500, what }).to_vec();
+        history.add_actor("p", at(10, publishes(0, 1, 1, 10)));
+        history.add_actor("q", at(900, publishes(1, behind, 2, 10)));
+        let seen = [got(1, 0, 0, 10), Fact::Restarted, Fact::Restarted].into_iter().chain(rest).collect();
+        history.add_actor("r", at(2000, reads(seen)));
+        let found = judge_history(&history).into_iter().map(|violation| violation.name);
+        found.collect::<Vec<String>>()
+    };
+    assert_eq!(judge(vec![got(behind, 1, 0, 10)]), Vec::<String>::new());
+    assert_found(&judge(vec![got(behind + 1, 1, 1, 9)]), "silent_loss");
+    let lapped = |missed| vec![Fact::Lapped { missed, resumed_at: behind + 4 }, got(behind + 4, 1, 4, 6)];
+    assert_found(&judge(lapped(3)), "false_count");
+    assert!(!judge(lapped(4)).contains(&"false_count".to_owned()));
+}
+
+#[test]
+fn a_reader_that_begins_between_skipped_sequences_is_told_of_the_reserve() {
+    let behind = (1 << 32) + 2;
+    let judge = |to: u64| {
+        let mut history = History { profile: Some(Profile::Journal), ..History::default() };
+        (history.channels, history.recorded) = (vec!["a".into()], vec!["a".into()]);
+        let remove = Step::Reload { channel: 0, change: Change::Remove };
+        let restarts = Deed::MayRestart { channel: "a".into(), why: "a reload".into() };
+        let deeds = [Deed::Step { index: 0, step: remove }, restarts, Deed::Over];
+        history.deeds = deeds.map(|what| Entry { at: 500, what }).to_vec();
+        history.add_actor("p", at(10, publishes(0, 1, 1, 10)));
+        history.add_actor("q", at(900, publishes(1, behind, 2, 10)));
+        let sought = [Fact::Seeking { to: behind - 100 }, Fact::Sought { error: None }];
+        let seen = sought.into_iter().chain([lost(behind - 100, to, "reserve")]).collect();
+        let mut reader = reads(seen);
+        if let Fact::Subscribing { history, .. } = &mut reader[0] {
+            *history = true;
+        }
+        history.add_actor("r", at(2000, reader));
+        let found = judge_history(&history).into_iter().map(|violation| violation.name);
+        found.collect::<Vec<String>>()
+    };
+    assert_eq!(judge(behind - 1), Vec::<String>::new());
+    assert_found(&judge(behind), "lost_without_cause");
+}

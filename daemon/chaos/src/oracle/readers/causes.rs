@@ -3,6 +3,7 @@
 use super::Cursor;
 use crate::log::{Deed, Entry, Time};
 use crate::oracle::history::Publication;
+use crate::oracle::limits::is_limit;
 use crate::payload::Identity;
 use crate::run::{CARRIED, DAEMONS};
 use crate::story::{Change, Step, Whom};
@@ -15,10 +16,7 @@ const LED: usize = 8;
 fn may_detach(entry: &Entry<Deed>) -> bool {
     match &entry.what {
         Deed::Step { step, .. } => {
-            matches!(
-                step,
-                Step::Crash { .. } | Step::Restart { .. } | Step::Reload { .. } | Step::Limit { .. }
-            )
+            matches!(step, Step::Crash { .. } | Step::Restart { .. } | Step::Reload { .. }) || is_limit(step)
         }
         _ => false,
     }
@@ -52,6 +50,21 @@ impl Cursor<'_> {
         self.is_carried() || self.history.net.is_some() && !is_strict
     }
 
+    /// Whether the daemon records the channel.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.history.recorded.contains(&self.reader.channel)
+    }
+
+    /// Whether the channel restarted, and nothing of its new stream has come yet.
+    pub(super) fn is_begun_anew(&self) -> bool {
+        self.has_restarted && self.is_first && self.expected == 0 && !self.reader.far
+    }
+
+    /// Whether a stream can begin at this sequence: at 1, or after a journal, where its first publisher began.
+    pub(super) fn begins_at(&self, sequence: u64) -> bool {
+        sequence == 1 || self.history.on(&self.reader.channel).any(|p| p.next == sequence)
+    }
+
     /// Returns the sequence at which a promoted host continues. Returns `None` if `at` is this sequence or a later one.
     pub(super) fn promoted(&self, at: u64) -> Option<u64> {
         self.history.deeds.iter().find_map(|entry| match &entry.what {
@@ -71,7 +84,7 @@ impl Cursor<'_> {
     }
 
     pub(super) fn is_of_files(&self) -> bool {
-        self.history.profile.is_some_and(|profile| !profile.has_daemon())
+        self.history.files || self.history.profile.is_some_and(|profile| !profile.has_daemon())
     }
 
     /// Whether a publisher closed the channel after the last message. Without a daemon, an end can only come from the publisher itself.

@@ -8,12 +8,13 @@ use super::Findings;
 use super::history::{History, Publication, Subscription};
 use super::hosts::old_messages;
 use super::journals::Kept;
+use super::limits::is_limit;
 use super::lives::Lives;
 use super::streams::Streams;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::payload::{Identity, Marks, fill, total_bytes};
 use crate::run::{AT_REST, BEREAVED};
-use crate::story::{Start, Step};
+use crate::story::Start;
 use board::Episode;
 
 /// The place of a reader in its stream.
@@ -161,8 +162,9 @@ impl<'a> Cursor<'a> {
     }
 
     fn restarted(&mut self) {
-        // A restarted bridge begins at the feed's present sequence.
-        let expected = if self.reader.far && !self.is_whole() { 0 } else { 1 };
+        // A restarted bridge begins at the feed's present sequence. A stream with a journal continues after the journal.
+        let is_elsewhere = self.reader.far && !self.is_whole() || self.is_recorded();
+        let expected = if is_elsewhere { 0 } else { 1 };
         (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
         self.is_new_here = true;
         (self.has_restarted, self.is_inexact) = (true, false);
@@ -323,6 +325,9 @@ impl<'a> Cursor<'a> {
                 who,
                 format!("{name} came, {expected} was due, and nothing said why"),
             );
+        } else if expected == 0 && self.is_begun_anew() && !self.begins_at(sequence) {
+            let what = format!("{name} came first after a restart, and no publisher began there");
+            findings.add(3, "silent_loss", who, what);
         }
     }
 
@@ -355,7 +360,11 @@ impl<'a> Cursor<'a> {
 
     fn lapped(&mut self, missed: u64, resumed_at: u64, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
-        if resumed_at != self.expected.saturating_add(missed) && self.expected > 0 {
+        let is_false = match self.is_begun_anew() {
+            true => !self.begins_at(resumed_at.saturating_sub(missed)),
+            false => resumed_at != self.expected.saturating_add(missed) && self.expected > 0,
+        };
+        if is_false {
             let what = format!(
                 "{missed} messages missed and going on at {resumed_at}, but {} was due",
                 self.expected
@@ -384,7 +393,7 @@ impl<'a> Cursor<'a> {
                 who,
                 format!("a gap from {from} to {to} was told, and {expected} was due"),
             );
-        } else if from > expected.max(1) {
+        } else if from > expected.max(1) && !(self.is_begun_anew() && self.begins_at(from)) {
             let what =
                 format!("a gap from {from} to {to} was told, {expected} was due, and nothing said why");
             findings.add(3, "silent_loss", who, what);
@@ -417,11 +426,11 @@ impl<'a> Cursor<'a> {
         let may_restart =
             |e: &Entry<Deed>| matches!(&e.what, Deed::MayRestart { channel: name, .. } if name == channel);
         // Without a daemon, no program tells a reader about the next segment.
-        let is_file = self.history.profile.is_none_or(|profile| !profile.has_daemon());
+        let is_file = self.history.profile.is_none() || self.is_of_files();
         if kind == "Superseded" && is_file && self.history.deeds.iter().any(may_restart) {
             return;
         }
-        let is_limit = |e: &Entry<Deed>| matches!(e.what, Deed::Step { step: Step::Limit { .. }, .. });
+        let is_limit = |e: &Entry<Deed>| matches!(&e.what, Deed::Step { step, .. } if is_limit(step));
         if kind == "Unmapped" && self.history.deeds.iter().any(is_limit) {
             return;
         }

@@ -4,6 +4,7 @@ use super::Cursor;
 use crate::log::{Deed, Entry, Time};
 use crate::oracle::Findings;
 use crate::oracle::history::Publication;
+use crate::oracle::limits::is_limit;
 use crate::payload::Identity;
 use crate::story::{Change, Step, Whom};
 
@@ -31,7 +32,7 @@ impl Cursor<'_> {
         let is_gone = self.was_overrun(to.saturating_add(1)) || self.is_segmented();
         let is_named = match cause {
             "overrun" | "unrecorded" => is_gone,
-            "reserve" => self.is_left_out(from, to.saturating_add(1)),
+            "reserve" => self.is_reserve(from, to.saturating_add(1)),
             _ => false,
         };
         if !is_named {
@@ -45,6 +46,12 @@ impl Cursor<'_> {
         self.check_kept(from, to, &name, findings);
         (self.expected, self.in_doubt, self.is_first, self.is_new_here) =
             (to.saturating_add(1), true, false, false);
+    }
+
+    /// Whether a reserve can be the cause of a loss from `from` to `next - 1`. A reader can begin between the sequences that were skipped.
+    fn is_reserve(&self, from: u64, next: u64) -> bool {
+        let begins_within = self.is_first && self.begins_at(next) && self.is_left_out(1, next);
+        begins_within || self.is_left_out(from, next)
     }
 
     /// Whether a restarted channel could have skipped the sequences from `from` to `next - 1` because a journal had reserved them. Then at
@@ -120,15 +127,16 @@ impl Cursor<'_> {
     /// Judges a report that a recorder makes no progress. Something in the story must prevent the recorder's work.
     pub(super) fn stalled(&self, sequence: u64, findings: &mut Findings) {
         let may_stall = |entry: &Entry<Deed>| match &entry.what {
-            Deed::Step { step, .. } => matches!(
-                step,
-                Step::Crash { .. }
-                    | Step::Restart { .. }
-                    | Step::Reload { .. }
-                    | Step::TakeOver { .. }
-                    | Step::Stop { whom: Whom::Daemon }
-                    | Step::Limit { .. }
-            ),
+            Deed::Step { step, .. } => {
+                matches!(
+                    step,
+                    Step::Crash { .. }
+                        | Step::Restart { .. }
+                        | Step::Reload { .. }
+                        | Step::TakeOver { .. }
+                        | Step::Stop { whom: Whom::Daemon }
+                ) || is_limit(step)
+            }
             _ => false,
         };
         if !self.history.deeds.iter().any(may_stall) {

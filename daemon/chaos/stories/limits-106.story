@@ -1,0 +1,17 @@
+{"seed":106,"profile":"limits","setup":{"channels":[{"name":"a","capacity":65536,"largest":1024,"strict":true,"journal":{"sync":"each","roll_ms":null,"keeps":false}}],"keeps":true,"limits":{"files":false,"small":false,"user":false,"clock":false}}}
+{"open":{"who":0,"channel":0,"anew":false,"full":false}}
+{"publish":{"who":0,"count":840,"sizes":"mixed","sending":"batch","pause_us":0}}
+{"start":{"whom":{"recorder":0}}}
+{"subscribe":{"who":3,"channel":0,"start":"oldest","wait":"sleep","skip":false,"page":true}}
+{"read":{"who":3,"how":"mixed","ms":0,"rest_us":0}}
+{"publish":{"who":0,"count":33,"sizes":"mixed","sending":"claim","pause_us":0}}
+{"reload":{"channel":0,"change":"remove"}}
+{"reload":{"channel":0,"change":"add"}}
+{"limit":{"whom":"daemon","spare":0}}
+{"limit":{"whom":{"recorder":0},"spare":0}}
+{"subscribe":{"who":2,"channel":0,"start":"oldest","wait":"burst","skip":false,"page":true}}
+{"host":{"close":{"place":{"of":0},"mode":0}}}
+{"publish":{"who":0,"count":520,"sizes":"line","sending":"batch","pause_us":53}}
+{"subscribe":{"who":1,"channel":0,"start":{"sequence":61},"wait":"park","skip":false,"page":true}}
+{"host":{"close":{"place":{"within":0},"mode":0}}}
+{"wait":{"ms":2300}}
