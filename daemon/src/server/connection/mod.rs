@@ -21,7 +21,7 @@ use shmcast::journal::Wanted;
 use shmcast::sys::handoff::{self, MAX_PACKET, Packet, Peer};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
