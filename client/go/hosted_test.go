@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -235,4 +236,51 @@ func TestMoveWithoutASpareDescriptorIsNoMove(t *testing.T) {
 		t.Error("the move that comes again does not count")
 	}
 	l.moved[0].close()
+}
+
+// Another attempt soon after a refusal would only be refused again, and the daemon logs each refusal.
+func TestReaderWaitsASecondAfterARefusal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	daemon, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer daemon.Close()
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(pair[1])
+	l := &link{path: path, to: &conversation{pair[0], path}, quit: make(chan struct{}), done: make(chan struct{})}
+	for _, file := range []**os.File{&l.segment, &l.lock, &l.page} {
+		if *file, err = os.CreateTemp(t.TempDir(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go l.keep()
+	defer l.close()
+	const denied = `{"reply":"refused","code":"denied","why":"not in the lists"}`
+	refused := time.Now()
+	if err := syscall.Sendmsg(pair[1], []byte(denied), nil, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	for attempt := range 3 {
+		to, err := daemon.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pause := time.Since(refused); pause < time.Second {
+			t.Errorf("attempt %d comes %v after a refusal", attempt, pause)
+		}
+		for _, answer := range []string{`{"reply":"welcome","version":2}`, denied} {
+			if _, err := to.Read(make([]byte, mostPacket)); err != nil {
+				t.Fatal(err)
+			}
+			refused = time.Now()
+			if _, err := to.Write([]byte(answer)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		to.Close()
+	}
 }

@@ -12,10 +12,14 @@ import (
 
 // Pauses between two attempts to reach a daemon that has gone, and the number of successors that are kept (CONTROL.md 5).
 const (
-	firstKnock  = 20 * time.Millisecond
-	lastKnock   = time.Second
-	mostWaiting = 8
+	firstKnock   = 20 * time.Millisecond
+	lastKnock    = time.Second
+	afterRefusal = time.Second
+	mostWaiting  = 8
 )
+
+// lasts says whether another attempt soon after a refusal with this code would be refused, too. The code is empty if nothing was refused.
+func lasts(code string) bool { return code != "" && code != "failed" && code != "limit" }
 
 // successor is a segment in which the channel continues. charter is nil unless the daemon has another charter.
 type successor struct {
@@ -137,12 +141,19 @@ func (l *link) keep() {
 				return
 			case <-time.After(pause):
 			}
-			if pause = min(2*pause, lastKnock); l.resume() {
+			pause = min(2*pause, lastKnock)
+			var refused *RefusedError
+			if err := l.resume(); err == nil {
 				pause = firstKnock
+			} else if errors.As(err, &refused) && lasts(refused.Code) {
+				pause = afterRefusal
 			}
 			continue
 		}
 		if answer, err := to.receive(); err != nil || !l.heard(answer) {
+			if err == nil && lasts(answer.Code) {
+				pause = afterRefusal
+			}
 			l.isAttached.Store(false)
 			l.mutex.Lock()
 			l.to = nil
@@ -207,11 +218,11 @@ func (l *link) push(answer *reply, charter *os.File) error {
 	return nil
 }
 
-// resume shows the reader's descriptors to a daemon that has come back. It returns whether the reader is attached again.
-func (l *link) resume() bool {
+// resume shows the reader's descriptors to a daemon that has come back. It returns nil if the reader is attached again.
+func (l *link) resume() error {
 	to, answer, err := l.attach(true)
 	if err != nil {
-		return false
+		return err
 	}
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -222,19 +233,22 @@ func (l *link) resume() bool {
 	charterNow, err3 := identify(charter)
 	isNew, isOtherCharter := ours != theirs, charterNow != l.charter
 	err = errors.Join(err1, err2, err3)
-	if !l.isClosed && err == nil && (isNew || isOtherCharter) {
+	if l.isClosed {
+		err = os.ErrClosed
+	}
+	if err == nil && (isNew || isOtherCharter) {
 		var other *os.File
 		if isOtherCharter {
 			other = charter
 		}
 		err = l.push(answer, other)
 	}
-	if l.isClosed || err != nil {
+	if err != nil {
 		to.close()
 		segment.Close()
 		lock.Close()
 		charter.Close()
-		return false
+		return err
 	}
 	l.segment.Close()
 	l.lock.Close()
@@ -246,7 +260,7 @@ func (l *link) resume() bool {
 		charter.Close()
 	}
 	l.isAttached.Store(true)
-	return true
+	return nil
 }
 
 // takeMoved returns the next segment, if the daemon has sent one. While it has sent none, this costs one load.

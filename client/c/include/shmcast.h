@@ -370,10 +370,12 @@ SHMCAST_API int32_t shmcast_subscriber_open(const char *channel, const shmcast_s
 SHMCAST_API int32_t shmcast_subscriber_close(shmcast_subscriber *subscriber);
 
 /* Waits for the next event, for at most timeout_ns: SHMCAST_FOREVER sets no limit, and with 0 the call only polls and makes all checks.
- * Returns SHMCAST_EVENT if there is an event, SHMCAST_OK if none came in time, or an error. A payload lies in the library's buffer, and is valid until the next
- * call on this handle, except calls for facts. The death of a publisher is an event only with SHMCAST_WATCH_PUBLISHER. */
+ * Returns SHMCAST_EVENT if there is an event, SHMCAST_OK if none came in time, or an error. For a subscriber with tags, SHMCAST_OK of a call
+ * with 0 can also mean that the call has left out many messages, and that more can follow. A payload lies in the library's buffer, and is
+ * valid until the next call on this handle, except calls for facts. The death of a publisher is an event only with SHMCAST_WATCH_PUBLISHER. */
 SHMCAST_API int32_t shmcast_recv(shmcast_subscriber *subscriber, uint64_t timeout_ns, shmcast_event *event);
-/* Receives the next event if there is one. If there is none, this costs a few nanoseconds. Only one such call in 64 checks for the end of
+/* Receives the next event if there is one. For a subscriber with tags, SHMCAST_OK can also mean that the call has left out many messages,
+ * and that more can follow. If there is no event, this costs a few nanoseconds. Only one such call in 64 checks for the end of
  * the channel, a successor, or a lap by exactly one ring, and no such call notices that the channel's file was removed. shmcast_recv() with
  * 0 makes all these checks, those for a removal once a second. */
 SHMCAST_API int32_t shmcast_try_recv(shmcast_subscriber *subscriber, shmcast_event *event);
@@ -408,7 +410,8 @@ typedef struct shmcast_batch {
                           * alone: then the kind is 0, and what.conflated is that message's */
 } shmcast_batch;
 /* Receives up to `most` available messages into *batch, and the next event after them that is no message. The messages have at most some 16
- * KiB together, or there is a larger one alone. Returns the number of messages, plus 1 if there is an event, or an error. This is the
+ * KiB together, or there is a larger one alone. Returns the number of messages, plus 1 if there is an event, or an error. For a subscriber
+ * with tags, 0 can also mean that the call has left out many messages, and that more can follow. This is the
  * fastest way to receive many messages. It never waits, but with SHMCAST_WAIT_BURST it can first let the publisher get ahead for some
  * microseconds. */
 SHMCAST_API int64_t shmcast_recv_batch(shmcast_subscriber *subscriber, size_t most, shmcast_batch *batch);
@@ -504,7 +507,8 @@ SHMCAST_API int32_t shmcast_select_open(shmcast_subscriber *const *subscribers, 
 SHMCAST_API int32_t shmcast_select_close(shmcast_select *select);
 /* Waits for the next event of any of the subscribers, for at most timeout_ns: SHMCAST_FOREVER sets no limit, and with 0 the call does not
  * wait. Returns SHMCAST_EVENT if there is an event, SHMCAST_OK if none came in time, or an error. After an error, the next call continues
- * with the other subscribers.
+ * with the other subscribers. If a subscriber has tags, SHMCAST_OK of a call with 0 can also mean that the call has left out many messages,
+ * and that more can follow.
  *
  * Stores in *index the place in the array of the subscriber that has the event or error, or `count` if nothing came. An error of the select
  * itself stores nothing. `index` can be NULL. A payload is valid until the next call on the select or on that subscriber, except calls for

@@ -195,7 +195,9 @@ impl Selecting {
         }
         match found {
             Ok(Some((index, event))) => {
-                note(&mut entered.receiver_mut(index).end, event.kind);
+                let receiver = entered.receiver_mut(index);
+                note(&mut receiver.end, event.kind);
+                receiver.batch_clock = None;
                 Ok(Some((index, event)))
             }
             Ok(None) => Ok(None),

@@ -19,7 +19,7 @@ pub(crate) struct Receiver {
     pub(crate) subscriber: Subscriber,
     records: Records,
     /// The clock of the messages of the last batch, until another event is received.
-    batch_clock: Option<Clock>,
+    pub(crate) batch_clock: Option<Clock>,
     pub(crate) end: EndWatch,
 }
 

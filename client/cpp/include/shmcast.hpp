@@ -432,7 +432,7 @@ public:
     std::optional<event> recv(std::chrono::nanoseconds timeout, std::error_code &code) noexcept {
         return some(detail::returning(code), shmcast_recv, ns(timeout));
     }
-    // The next event, if there is one.
+    // The next event, if there is one. With tags, none can also mean that many messages were left out, and that more can follow.
     std::optional<event> try_recv() { return some(detail::throwing(), shmcast_try_recv); }
     std::optional<event> try_recv(std::error_code &code) noexcept { return some(detail::returning(code), shmcast_try_recv); }
     // The same, with the payload copied into memory of the caller.
@@ -602,7 +602,7 @@ public:
     std::optional<selected> recv(std::chrono::nanoseconds timeout, std::error_code &code) noexcept {
         return some(detail::returning(code), detail::ns(timeout));
     }
-    // The next event, if there is one.
+    // The next event, if there is one. With tags, none can also mean that many messages were left out, and that more can follow.
     std::optional<selected> try_recv() { return some(detail::throwing(), 0); }
     std::optional<selected> try_recv(std::error_code &code) noexcept { return some(detail::returning(code), 0); }
     // The index of the subscriber that failed last; the number of subscribers if nothing failed, or if the failure belongs to none.

@@ -272,13 +272,15 @@ impl Subscriber {
         self.wait(py, deadline(timeout)?, |event| object(py, event))
     }
 
-    /// Returns the next event if there is one, else `None`. Never waits, like `recv(0)`.
+    /// Returns the next event if there is one, else `None`. Never waits, like `recv(0)`. With tags, `None` can also mean that this call has
+    /// left out many messages, and that more can follow.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.recv(py, Some(0.0))
     }
 
     /// Returns up to `most` available messages in one batch. Waits at most `timeout` seconds for the first message. A batch ends early at
-    /// an event, or when `batch_bytes` are full. If nothing arrived, the batch is empty.
+    /// an event, or when `batch_bytes` are full. If nothing arrived, the batch is empty. With tags and a `timeout` of 0, an empty batch can
+    /// also mean that many messages were left out, and that more can follow.
     #[pyo3(signature = (most = 65_536, timeout = None))]
     pub(crate) fn recv_batch(&self, py: Python<'_>, most: usize, timeout: Option<f64>) -> PyResult<Batch> {
         if most == 0 {

@@ -21,10 +21,37 @@ impl Border {
     }
 }
 
-impl Subscriber {
-    /// Begins a batch. During the batch, the journal returns no message of another ring.
+/// Runs a batch of the subscriber that `of` returns. During the batch, the journal returns no message of another ring.
+///
+/// An earlier mistake: after a panic in the caller's closure the batch did not end. The journal then kept back each message of another ring
+/// for ever.
+#[inline(always)]
+pub(crate) fn in_batch<S, R>(
+    own: &mut S,
+    of: impl Fn(&mut S) -> &mut Subscriber,
+    run: impl FnOnce(&mut S) -> R,
+) -> R {
+    of(own).begin_batch();
+    let batch = Batch { own, of };
+    run(&mut *batch.own)
+}
+
+/// A batch that runs. Dropping it ends the batch, also during a panic.
+struct Batch<'a, S, F: Fn(&mut S) -> &mut Subscriber> {
+    own: &'a mut S,
+    of: F,
+}
+
+impl<S, F: Fn(&mut S) -> &mut Subscriber> Drop for Batch<'_, S, F> {
     #[inline]
-    pub(crate) fn begin_batch(&mut self) {
+    fn drop(&mut self) {
+        (self.of)(self.own).end_batch();
+    }
+}
+
+impl Subscriber {
+    #[inline]
+    fn begin_batch(&mut self) {
         if self.past.is_some() {
             let ring = self.ring();
             self.past.iter_mut().for_each(|past| past.batch_ring = Some(ring));
@@ -32,7 +59,7 @@ impl Subscriber {
     }
 
     #[inline]
-    pub(crate) fn end_batch(&mut self) {
+    fn end_batch(&mut self) {
         self.past.iter_mut().for_each(|past| past.batch_ring = None);
     }
 

@@ -37,7 +37,7 @@ use crate::clock::Clock;
 use crate::gate::HeldGate;
 use crate::message::{Event, RecvError};
 use crate::wait::{Wait, Waiter};
-pub(crate) use batch::Border;
+pub(crate) use batch::{Border, in_batch};
 use buffer::Buffer;
 use contention::Contention;
 use hosted::Hosted;
@@ -245,7 +245,8 @@ impl Subscriber {
         Ok(self.lend(outcome))
     }
 
-    /// Does the same as [`recv`](Self::recv), but returns `None` if nothing arrived before `deadline`.
+    /// Does the same as [`recv`](Self::recv), but returns `None` if nothing arrived before `deadline`. If `deadline` is in the past, `None`
+    /// can have the second meaning that [`try_recv`](Self::try_recv) names.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -341,7 +342,8 @@ impl Subscriber {
     /// as [`Wait`] describes.
     ///
     /// A batch ends where the channel continues in another ring, and where the journal continues with another ring's messages, so it can be
-    /// short or empty although there are more events. Its messages have the [`header`](Self::header) and the [`clock`](Self::clock) that the
+    /// short or empty although there are more events. With [`tags`](SubscriberBuilder::tags) it can also end after many messages that were left
+    /// out. Its messages have the [`header`](Self::header) and the [`clock`](Self::clock) that the
     /// subscriber had before the call.
     ///
     /// `each` returns nothing, or a [`ControlFlow`] that can stop the batch. The event that stopped the batch has been received and counts.
@@ -380,10 +382,7 @@ impl Subscriber {
         if self.came_close {
             self.pause_after_burst();
         }
-        self.begin_batch();
-        let handed = self.pass_on(most, each);
-        self.end_batch();
-        handed
+        in_batch(self, |own| own, |own| own.pass_on(most, each))
     }
 
     /// Does the same as [`recv_batch`](Self::recv_batch), after its checks.

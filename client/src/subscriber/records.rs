@@ -1,6 +1,6 @@
 //! Receives many messages in one call, as whole records. So programs in other languages need no call for each message.
 
-use super::{Buffer, Doubt, Outcome, Subscriber, note_latency};
+use super::{Buffer, Doubt, Outcome, Subscriber, in_batch, note_latency};
 use crate::clock::Clock;
 use crate::message::{Event, Message, RecvError};
 use crate::wait::{Wait, Waiter};
@@ -272,10 +272,7 @@ impl Subscriber {
 
     /// Appends messages of one ring to `records`.
     fn fill(&mut self, most: usize, records: &mut Records) -> Result<usize, RecvError> {
-        self.begin_batch();
-        let filled = self.append(most, records);
-        self.end_batch();
-        filled
+        in_batch(self, |own| own, |own| own.append(most, records))
     }
 
     fn append(&mut self, most: usize, records: &mut Records) -> Result<usize, RecvError> {

@@ -226,6 +226,9 @@ impl Turns {
 
     /// Returns the next event of any of these subscribers if there is one. Never waits.
     ///
+    /// If a subscriber has [`tags`](crate::SubscriberBuilder::tags), `None` can also mean that it has left out many messages, and that more
+    /// can follow.
+    ///
     /// # Errors
     /// Those of [`recv`](Self::recv).
     ///

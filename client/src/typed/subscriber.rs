@@ -8,7 +8,7 @@ use super::Serde;
 use super::schema::{Codec, Schema, check, schema};
 use crate::error::{ChannelError, SchemaId};
 use crate::owned::OwnedEvent;
-use crate::subscriber::{Border, SubscriberBuilder};
+use crate::subscriber::{Border, SubscriberBuilder, in_batch};
 use shmcast_layout::ring::reader::Flow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -196,10 +196,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         most: usize,
         each: impl FnMut(Event<T>) -> F,
     ) -> Result<usize, RecvError> {
-        self.untyped.begin_batch();
-        let handed = self.pass_on(most, each);
-        self.untyped.end_batch();
-        handed
+        in_batch(self, |own| &mut own.untyped, |own| own.pass_on(most, each))
     }
 
     #[inline]

@@ -66,11 +66,6 @@ impl Events {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The user that this daemon runs as.
-    pub fn daemon_uid(&self) -> u32 {
-        self.0.daemon_uid
-    }
-
     /// Updates the lists of the users who may read each channel. Call this when `config` takes effect, before an event is passed on to a
     /// follower.
     pub fn admit(&self, config: &Config) {

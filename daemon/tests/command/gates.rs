@@ -46,6 +46,12 @@ fn a_file_is_published_or_replayed_no_faster_than_the_reader_of_a_gate_reads() {
     assert_eq!(end(replay).0, 0);
 }
 
+/// The number of messages that a verb names behind `words`.
+fn count_behind(said: &str, words: &str) -> Option<u64> {
+    let (count, _) = said.split_once(words)?.1.split_once(" messages")?;
+    count.replace([',', ' '], "").parse().ok()
+}
+
 #[test]
 fn a_gate_that_refuses_ends_the_verb_and_one_that_drops_does_not() {
     let host = Host::new();
@@ -63,9 +69,21 @@ fn a_gate_that_refuses_ends_the_verb_and_one_that_drops_does_not() {
     assert!(code == 1 && said.contains("gate g holds the message up"), "{code}: {said}");
     let (messages, missed) = read(reader);
     assert!((1..LINES as u64).contains(&messages) && missed == 0, "{messages}, {missed}");
-    let count = said.split_once("published only ").and_then(|(_, rest)| rest.split_once(" messages"));
-    let count = count.map(|(count, _)| count.replace([',', ' '], ""));
-    assert_eq!(count, Some(messages.to_string()), "{said}");
+    assert_eq!(count_behind(&said, "published only "), Some(messages), "{said}");
+
+    let journal = recorded(&host, &format!("--input {}", input.display()));
+    let gate = "--set gate.g.wait=1ms --set gate.g.then=refuse";
+    let replay = host.start(&format!(
+        "replay {journal} --into again --speed max --capacity 64KiB --wait-readers 2 {gate}"
+    ));
+    let (reader, _second) = gated(&host, "again", "g");
+    let (code, said) = end(replay);
+    assert!(code == 1 && said.contains("gate g holds the message up"), "{code}: {said}");
+    assert!(!said.contains("max_message"), "{said}");
+    let (messages, missed) = read(reader);
+    assert!((1..LINES as u64).contains(&messages) && missed == 0, "{messages}, {missed}");
+    assert_eq!(count_behind(&said, "replayed only "), Some(messages), "{said}");
+    assert!(said.contains(&format!("go on with --from {}", messages + 1)), "{said}");
 
     let publisher = publish("drop");
     let (reader, _second) = gated(&host, "drop", "g");

@@ -1,6 +1,10 @@
 //! `shmcast journal`: the verbs that read, on the golden journal and on damaged copies of it.
 
 use serde_json::{Value, json};
+use shmcast::journal::format::{Cause, FileHeader};
+use shmcast::journal::{Loss, header_of};
+use shmcast::{Message, Publisher};
+use shmcast_journal::Cut;
 use shmcast_testkit::command::{Host, golden, text};
 use std::fs;
 use std::path::PathBuf;
@@ -122,4 +126,36 @@ fn a_reader_does_not_take_another_channels_journal() {
     }
     let later = host.run("sub t --from @4000000000 --framing lines");
     assert_eq!((later.stdout.len(), later.status.code()), (0, Some(0)));
+}
+
+/// An earlier mistake: the text sent its readers to the JSON, which lists only the first losses.
+#[test]
+fn a_check_says_how_many_losses_the_json_lists_and_how_many_are_only_counted() {
+    const LOSSES: u64 = 10_003;
+    let host = Host::new();
+    let (channels, dir) = (host.dir.path().join("channels"), host.dir.path().join("losses"));
+    let publisher = Publisher::builder("t").dir(channels).capacity(64 << 10).open().unwrap();
+    let header = FileHeader { sequence: 1, ..header_of(publisher.header()).unwrap() };
+    let mut cut = Cut::begin(&dir, &header, 64 << 20, (header.wall_ns, 0)).unwrap();
+    for turn in 0..LOSSES {
+        let sequence = 2 * turn + 1;
+        let message = Message { payload: b"one", sequence, tag: 0, key: false, time: 0, conflated: None };
+        cut.message(&message, None).unwrap();
+        cut.loss(Loss { from: sequence + 1, to: sequence + 1, cause: Cause::Overrun }).unwrap();
+    }
+    cut.finish().unwrap();
+    let said = text(&host.run(&format!("journal verify {}", dir.display())).stderr);
+    let report = host.run(&format!("journal verify {} --json", dir.display()));
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let listed = report["losses"].as_array().unwrap().len() as u64;
+    let lines = said.lines().filter(|line| line.ends_with("are missing: overrun")).count() as u64;
+    let count = |words: &str| {
+        let (before, _) = said.split_once(words)?;
+        let (_, count) = before.rsplit_once("and ")?;
+        count.replace([',', ' '], "").parse::<u64>().ok()
+    };
+    assert_eq!(count(" more: --json lists them"), Some(listed - lines), "{said}");
+    assert_eq!(count(" more, which are only counted"), Some(LOSSES - listed), "{said}");
+    assert_eq!(report["losses_not_listed"], LOSSES - listed);
+    assert_eq!(report["damages_not_listed"], 0);
 }

@@ -83,6 +83,34 @@ static void anew(void) {
     shmcast_publisher_close(p), shmcast_subscriber_close(s);
 }
 
+/* The channel restarts in a ring with another clock. The clock of the last batch belongs to no message of a select. */
+static void clocks(void) {
+    shmcast_publisher *p;
+    shmcast_subscriber *s;
+    CHECK(subscribes("strict", 0, &s) == SHMCAST_OK && publishes("strict", 0, &p) == SHMCAST_OK);
+    CHECK(shmcast_publish(p, "one", 3, NULL) == SHMCAST_OK);
+    shmcast_batch b;
+    do CHECK(shmcast_recv_batch(s, 64, &b) >= 0);
+    while (b.messages == 0);
+    puts("received");
+    fflush(stdout);
+    CHECK(getchar() == EOF);
+    shmcast_publisher_close(p);
+    CHECK(publishes("strict", SHMCAST_ANEW, &p) == SHMCAST_OK && shmcast_publish(p, "two", 3, NULL) == SHMCAST_OK);
+    shmcast_subscribe_options o = SHMCAST_SUBSCRIBE_OPTIONS;
+    shmcast_select *select;
+    CHECK(shmcast_select_open(&s, 1, &o, &select) == SHMCAST_OK);
+    shmcast_event e;
+    int restarted = 0;
+    do {
+        CHECK(shmcast_select_recv(select, UINT64_C(20000000000), NULL, &e) == SHMCAST_EVENT);
+        restarted += e.kind == SHMCAST_RESTARTED;
+    } while (e.kind != SHMCAST_MESSAGE);
+    uint64_t age = shmcast_subscriber_age_ns(s, e.time);
+    CHECK(restarted == 1 && age > 0 && age < UINT64_C(60000000000));
+    shmcast_select_close(select), shmcast_publisher_close(p), shmcast_subscriber_close(s);
+}
+
 /* Publishes and receives until stdin is closed. The daemon dies meanwhile. */
 static void across(void) {
     shmcast_publisher *p;
@@ -137,6 +165,7 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "traffic") == 0) traffic("ticks"), traffic("strict");
     if (strcmp(argv[1], "refusals") == 0) refusals();
     if (strcmp(argv[1], "anew") == 0) anew();
+    if (strcmp(argv[1], "clocks") == 0) clocks();
     if (strcmp(argv[1], "cut") == 0) cut();
     if (strcmp(argv[1], "across") == 0) across();
     if (strcmp(argv[1], "orphan") == 0) orphan();

@@ -71,6 +71,29 @@ fn programs_in_c_use_a_daemons_channels() {
     assert!(child.wait().unwrap().success());
 }
 
+/// An earlier mistake: an event of a select did not end the last batch, so ages were told by the clock of the ring before.
+#[test]
+fn an_age_is_told_by_the_clock_of_the_message_that_a_select_returned() {
+    let build = scratch();
+    let Some(program) = program(build.path()) else {
+        return skip(
+            "an_age_is_told_by_the_clock_of_the_message_that_a_select_returned",
+            "cc is not installed",
+        );
+    };
+    let with = |clock: &str| channel("strict", &format!("mode = \"strict\"\n{clock}\n{FOR_ALL}"));
+    let daemon = Daemon::start(&with(""));
+    let mut command = Command::new(&program);
+    command.arg("clocks").arg(daemon.socket()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut word = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut word).unwrap();
+    assert_eq!(word, "received\n");
+    daemon.reload(&with("clock = \"monotonic\""));
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
 /// The daemon recognizes programs by locks and sockets. An earlier mistake: a child kept its dead parent's.
 #[test]
 fn a_program_that_dies_is_not_kept_alive_by_its_children() {

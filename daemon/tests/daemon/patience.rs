@@ -5,7 +5,7 @@ use rustix::net::{Shutdown, shutdown};
 use serde_json::json;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::process::{at_socket, my_role, my_socket};
-use shmcast_testkit::raw::{Raw, publish};
+use shmcast_testkit::raw::{Raw, fds, publish, subscribe};
 use shmcast_testkit::{Process, role_as, wait_for, wait_until};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -84,6 +84,23 @@ fn whoever_leaves_before_the_memory_is_made_moves_no_channel() {
     let last = Raw::greeted(&daemon.socket());
     assert_eq!(last.ask(&publish("ticks", false), &[])["reply"], "publishing");
     assert_eq!(generation(&daemon), before + 1, "only the last request had somebody to serve");
+}
+
+/// The publisher of a crashed daemon is stopped, and a reader leaves before the next daemon no longer waits for this publisher.
+#[test]
+fn a_reader_that_has_left_does_not_move_a_channel_whose_memory_can_still_come_back() {
+    let mut daemon = Daemon::start(&config());
+    let (_, files) = Raw::greeted(&daemon.socket()).ask_for_files(&publish("ticks", false), &[]);
+    daemon.crash();
+    let hasty = Raw::greeted(&daemon.socket());
+    hasty.send(subscribe("ticks", false).to_string().as_bytes(), &[]).unwrap();
+    drop(hasty);
+    // A new publisher is let in after the wait for those who come back.
+    drop(publishing(&daemon.client(), "other").open().unwrap());
+    let back = Raw::greeted(&daemon.socket());
+    let answer = back.ask(&publish("ticks", true), &fds(&files[..2]));
+    assert_eq!((&answer["reply"], &answer["generation"]), (&json!("publishing"), &json!(1)), "{answer}");
+    assert_eq!(daemon.told("restarted"), 1, "only the other channel restarts: {}", daemon.log());
 }
 
 #[test]

@@ -80,6 +80,7 @@ fn report(verified: &Verified) -> serde_json::Value {
         "first_sequence": verified.sequences.map(|(first, _)| first),
         "next_sequence": verified.sequences.map(|(_, next)| next),
         "losses": losses, "damages": damages, "not_listed": not_listed(verified),
+        "losses_not_listed": verified.losses_not_listed, "damages_not_listed": verified.damages_not_listed,
     })
 }
 
@@ -94,9 +95,11 @@ fn say(args: &Args, verified: &Verified) {
     }
     let unsaid =
         verified.damages.len().saturating_sub(MOST_SAID) + verified.losses.len().saturating_sub(MOST_SAID);
-    let unsaid = unsaid as u64 + not_listed(verified);
     if unsaid > 0 {
-        note!("and {} more: --json lists them", grouped(unsaid));
+        note!("and {} more: --json lists them", grouped(unsaid as u64));
+    }
+    if not_listed(verified) > 0 {
+        note!("and {} more, which are only counted", grouped(not_listed(verified)));
     }
     let causes: Vec<String> =
         [Cause::Overrun, Cause::Unrecorded, Cause::Torn, Cause::Damaged, Cause::Reserve, Cause::Cut]

@@ -10,16 +10,16 @@ use crate::cli::journal::span::{Item, Part, schema_of};
 use crate::cli::pace::{Schedule, Speed};
 use crate::cli::publish::progress;
 use crate::cli::ring::{Counts, Published, wait_for_readers};
-use crate::cli::say::print_json;
+use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
 use crate::cli::{Host, MISSED};
-use anyhow::{Context, Result, bail};
+use anyhow::{Error, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::hosting::session_identity;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, JournalControl};
-use shmcast::{Mark, Publisher};
+use shmcast::{Mark, PublishError, Publisher};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -47,20 +47,25 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     let mut play = Play { publisher, published: 0, bytes: 0, gaps: 0, missing: 0 };
     let played = play.all(args, &mut part, stop, &bar);
     bar.finish_and_clear();
-    let sums = Counts { messages: play.published, bytes: play.bytes, is_complete: played? };
+    let sums =
+        Counts { messages: play.published, bytes: play.bytes, is_complete: matches!(played, Ok(true)) };
     let sums = Published::by(&play.publisher, first, sums, started);
     let Play { gaps, missing, .. } = play;
     if args.json {
         let more = json!({ "journal": dir, "gaps": gaps, "missing": missing, "too_old": part.too_old });
         print_json(&sums.json(&channel, more))?;
     }
-    let mut said = sums.text("replayed", &channel);
+    let mut said = sums.text(if played.is_ok() { "replayed" } else { "replayed only" }, &channel);
     if missing > 0 {
         said += &format!("; {} are MISSING, {} gaps to readers", grouped(missing), grouped(gaps));
     }
     if !sums.is_complete {
         said += &format!("; go on with --from {}", sums.next);
     }
+    if played.is_err() && !args.json {
+        note!("{said}");
+    }
+    played?;
     sums.end(said, args.json, stop)?;
     Ok(if missing + part.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
@@ -80,6 +85,15 @@ fn check_fits(host: &Host, channel: &str, journal: &Path, next: u64, first: u64)
          {again}; or go on where it is with --from {next}",
         journal.display()
     )
+}
+
+/// Says which message was refused, and what a channel for it needs.
+fn refused(sequence: u64, why: PublishError) -> Error {
+    let hint = match why {
+        PublishError::TooLarge(_) => ": a channel for it is made with --set max_message=SIZE",
+        _ => "",
+    };
+    Error::new(why).context(format!("message {sequence}{hint}"))
 }
 
 /// The state of a replay.
@@ -116,12 +130,8 @@ impl Play {
                         return Ok(false);
                     }
                     let mark = Mark { tag: message.tag, key: message.key };
-                    let sequence = self.publisher.publish_with(message.payload, mark).with_context(|| {
-                        format!(
-                            "message {}: a channel for it is made with --set max_message=SIZE",
-                            message.sequence
-                        )
-                    })?;
+                    let published = self.publisher.publish_with(message.payload, mark);
+                    let sequence = published.map_err(|e| refused(message.sequence, e))?;
                     if sequence != message.sequence {
                         bail!("message {} of the journal came out of order", message.sequence);
                     }

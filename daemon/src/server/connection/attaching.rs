@@ -121,6 +121,7 @@ impl Connection<'_> {
                     if !self.wait_for_those_who_come_back(LOOK_AGAIN).await {
                         return Err(End::HangUp);
                     }
+                    self.check_presence()?;
                     continue;
                 }
                 Ok(Grant::NeedsMemory(request)) => self.wait_for_memory(channel, *request).await?,

@@ -22,7 +22,7 @@ use shmcast::journal::Wanted;
 use shmcast::sys::handoff::{self, MAX_PACKET, Packet, Peer};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
@@ -81,6 +81,8 @@ struct Connection<'a> {
     named: Instant,
     has_greeted: bool,
     is_attached: bool,
+    /// The channel that the program is attached to as a reader.
+    reads: Option<String>,
     follows: Option<Receiver<Event>>,
     notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
     /// The number of packets with descriptors since the program had no unread packet.
@@ -131,6 +133,7 @@ async fn serve(shared: Arc<ServerState>, socket: OwnedFd, id: ConnectionId, peer
             named: Instant::now(),
             has_greeted: false,
             is_attached: false,
+            reads: None,
             follows: None,
             notices: unbounded_channel(),
             unread: 0,
@@ -198,12 +201,7 @@ impl Connection<'_> {
                 }
                 Err(_) => Err(self.cut_off(Refused::new(RefusalCode::BadRequest, "no greeting in five seconds")).await),
             },
-            Some(notice) = self.notices.1.recv() => {
-                let descriptors: Vec<BorrowedFd<'_>> = notice.descriptors.iter().map(AsFd::as_fd).collect();
-                self.send(&notice.reply, &descriptors).await?;
-                // This refusal says why the program loses its channel. The program's connection then ends.
-                if matches!(notice.reply, Response::Refused { .. }) { Err(End::CutOff) } else { Ok(()) }
-            }
+            Some(notice) = self.notices.1.recv() => self.notify(notice).await,
             event = reports::next_event(&mut self.follows) => self.pass_on(event).await,
         }
     }
@@ -301,7 +299,9 @@ impl Connection<'_> {
                 let grant =
                     |registry: &mut Registry, guest: &Guest<'_>| registry.subscribe(guest, manner, &mut bell);
                 // A reader waits only as long as the channel's memory has not been brought back.
-                self.attach(&channel, true, &descriptors, grant).await
+                let end = self.attach(&channel, true, &descriptors, grant).await;
+                self.reads = Some(channel).filter(|_| self.is_attached);
+                end
             }
             Request::Mapped {} => {
                 self.shared.registry().mapped(self.id);

@@ -1,13 +1,14 @@
 //! Sends packets to a program, and ends the connection of a program that does not read them.
 
 use super::{Connection, End, PATIENCE, to_reply};
-use crate::server::registry::Refused;
+use crate::server::access::Identity;
+use crate::server::registry::{Notice, Refused};
 use rustix::net::{Shutdown, shutdown};
 use shmcast::MAX_NAME;
-use shmcast::control::{Response, encode};
+use shmcast::control::{RefusalCode, Response, encode};
 use shmcast::sys::handoff;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -37,6 +38,37 @@ impl Connection<'_> {
             Ok(()) => End::CutOff,
             Err(end) => end,
         }
+    }
+
+    /// Sends a packet without a request. A reader that is no longer in the channel's lists gets a refusal instead of the next segment, and its
+    /// connection ends.
+    pub(super) async fn notify(&mut self, Notice { reply, descriptors }: Notice) -> Result<(), End> {
+        if matches!(reply, Response::Moved(_))
+            && let Some(channel) = self.reads.clone()
+            && !self.may_still_read(&channel).await
+        {
+            let why =
+                format!("{} may no longer read {channel:?}: add it to the channel's subscribers", self.who);
+            self.refuse(Refused::new(RefusalCode::Denied, why), Some(&channel)).await?;
+            return Err(End::CutOff);
+        }
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        self.send(&reply, &descriptors).await
+    }
+
+    /// Whether the channel's lists still name the user. A reader stays attached for long, so its names can have changed. They are looked up
+    /// only if the lists do not name the user without them.
+    async fn may_still_read(&mut self, channel: &str) -> bool {
+        let shared = self.shared;
+        let is_denied = |who: &Identity| {
+            let checked = shared.registry().check_reader(who, channel);
+            checked.is_err_and(|refused| refused.code == RefusalCode::Denied)
+        };
+        if !is_denied(&Identity { names: None, ..self.who.clone() }) {
+            return true;
+        }
+        self.look_up_names().await;
+        !is_denied(&self.who)
     }
 
     pub(super) async fn send(&mut self, reply: &Response, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {

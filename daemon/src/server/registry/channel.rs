@@ -325,7 +325,7 @@ impl Channel {
     }
 
     /// Moves the channel to the spare segment. All steps that can fail come first. Then a single write to the charter makes the move, and
-    /// readers are notified. A reader that is no longer in the channel's lists gets a refusal instead of the segment.
+    /// readers are notified.
     fn move_to_spare(&mut self, cut: Cut, told: &mut Observers<'_>) -> Result<(), Refused> {
         let Self { config, charter, current, spare, opened, readers, .. } = self;
         let Some(Memory { hosted: next, trouble, .. }) = spare else { return Ok(()) };
@@ -351,10 +351,7 @@ impl Channel {
         let is_restart = generation.restarted == generation.generation && !is_first;
         if !(is_restart && fault!("restart_tells_no_reader")) {
             for (reader, descriptors) in self.readers.values().zip(descriptors.unwrap_or_default()) {
-                let notice = match self.may_read(&reader.who, told.events.daemon_uid()) {
-                    true => Notice { reply: Response::Moved(generation), descriptors: descriptors.into() },
-                    false => leave(&reader.who, told),
-                };
+                let notice = Notice { reply: Response::Moved(generation), descriptors: descriptors.into() };
                 // A reader that has hung up needs no notice.
                 let _ = reader.notices.send(notice);
             }
@@ -466,14 +463,6 @@ fn ready(
     let opened = readers.values().map(|_| next.for_reader()).collect::<Result<_, _>>()?;
     store.keep(next)?;
     Ok(opened)
-}
-
-/// The refusal of a reader that the channel's lists no longer name. Its connection ends after it.
-fn leave(who: &Identity, told: &Observers<'_>) -> Notice {
-    let why = format!("{who} may no longer read {:?}: add it to the channel's subscribers", told.name);
-    let Refused { code, why } = Refused::new(RefusalCode::Denied, why);
-    told.events.refused(code, who, Some(told.name), &why);
-    Notice { reply: Response::Refused { code, why }, descriptors: Vec::new() }
 }
 
 /// Locks into RAM the memory that a program brought back. For gigabytes this takes seconds, so it is done on a thread of its own.

@@ -31,6 +31,8 @@ fn play() {
         "asker" => flood::ask_for_ever(&socket),
         "refused" => events::be_refused(&socket),
         "reader" => names::read_once(&socket),
+        "waiter" => names::wait_for_the_next_segment(&socket),
+        "by-group" => names::read_by_group(&socket),
         other => panic!("no role {other}"),
     }
 }

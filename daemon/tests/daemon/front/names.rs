@@ -1,15 +1,18 @@
 //! A name service that hangs. A program that needs names waits for a limited time, and then counts as a user without names. No other
 //! program waits.
 //!
-//! In the daemon's own mount namespace, `/etc/passwd` and `/etc/group` are pipes without a writer, so every look-up hangs.
+//! In the daemon's own mount namespace, `/etc/passwd` and perhaps `/etc/group` are pipes. As long as a pipe has no writer, every look-up
+//! hangs.
 
 use super::{DAEMON, NOBODY};
 use shmcast::{Client, Subscriber};
 use shmcast_testkit::daemon::channel;
 use shmcast_testkit::place::program;
 use shmcast_testkit::process::at_socket;
-use shmcast_testkit::{Process, Waited, role_as, scratch, skip, wait_for};
+use shmcast_testkit::raw::Raw;
+use shmcast_testkit::{Process, Waited, role_as, scratch, skip, wait_for, wait_until};
 use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,6 +37,72 @@ pub(crate) fn read_once(socket: &Path) {
     let refused = Subscriber::builder("by-group").client(&client).open().unwrap_err().to_string();
     println!("{refused}");
     assert!(refused.contains("name service"), "{refused}");
+}
+
+/// Attaches by the user's number, tells that it has attached, and prints the daemon's next packet.
+pub(crate) fn wait_for_the_next_segment(socket: &Path) {
+    let raw = Raw::greeted(socket);
+    raw.subscribe("ticks");
+    println!("attached");
+    let (packet, _) = raw.receive().unwrap();
+    println!("{packet}");
+}
+
+/// Attaches to a channel whose list has a group's name, as soon as the name service answers.
+pub(crate) fn read_by_group(socket: &Path) {
+    let client = Client::at(socket).unwrap();
+    wait_for("the names", || Subscriber::builder("by-group").client(&client).open().ok());
+}
+
+/// A daemon whose `/etc/passwd` is the pipe `$1`.
+const SLOW_NAMES: &str = "mount --bind \"$1\" /etc/passwd || exit 9; shift; exec \"$@\"";
+
+/// An earlier mistake: the names that the reader had when it attached decided for ever.
+#[test]
+fn the_names_that_a_user_has_now_decide_whether_a_reader_gets_the_next_segment() {
+    let test = "the_names_that_a_user_has_now_decide_whether_a_reader_gets_the_next_segment";
+    let Some(mut reader) = role_as!(in "front", test, NOBODY, "waiter") else { return };
+    let Some(mut by_group) = role_as!(in "front", test, NOBODY, "by-group") else { return };
+    let tried = Command::new("unshare").args(["-m", "mount", "--bind", "/etc/group", "/etc/passwd"]).status();
+    if !tried.is_ok_and(|status| status.success()) {
+        return skip(test, "no mount namespace of its own");
+    }
+    let dir = scratch();
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let configure = |subscriber: &str| {
+        let ticks = channel("ticks", &format!("mode = \"strict\"\nsubscribers = [\"{subscriber}\"]"));
+        let by_group = channel("by-group", "subscribers = [\"group:nogroup\"]");
+        fs::write(at("shmcast.toml"), [ticks, by_group].concat().replace("16MiB", "64KiB")).unwrap();
+    };
+    configure("uid:65534");
+    nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::from_bits_truncate(0o644)).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", SLOW_NAMES, "sh"]).arg(at("pipe")).arg(program("shmcastd"));
+    command.arg("--config").arg(at("shmcast.toml")).arg("--socket").arg(at("control.sock"));
+    command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stderr(File::create(at("log")).unwrap());
+    let daemon = Process::start(&mut command);
+    let client = wait_for("the daemon's answer", || Client::at(at("control.sock")).ok());
+    let mut reader =
+        Process::start(at_socket(&mut reader, &at("control.sock")).stdout(File::create(at("out")).unwrap()));
+    let said = || fs::read_to_string(at("out")).unwrap();
+    wait_until("the reader", || said().contains("attached"));
+    assert!(fs::read_to_string(at("log")).unwrap().contains("name-service"), "its names are not known");
+    let by_group = at_socket(&mut by_group, &at("control.sock")).stdout(Stdio::null());
+    let mut by_group = Process::start(by_group);
+    wait_until("the user's group", || {
+        // A pipe that has come to its end lets the look-up end.
+        let _ = File::options().write(true).custom_flags(nix::libc::O_NONBLOCK).open(at("pipe"));
+        by_group.try_wait().is_some()
+    });
+    assert!(by_group.wait().success());
+    configure("group:nogroup");
+    daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_until("the reload", || fs::read_to_string(at("log")).unwrap().contains("event=\"reloaded\""));
+    client.take_over("ticks").unwrap();
+    wait_until("the next packet", || said().contains("reply"));
+    assert!(said().contains("\"moved\""), "{}", said());
+    assert!(reader.wait().success());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use scene::{CAPACITY, Scene, Seen};
 use shmcast::journal::Cause;
 use shmcast::{Event, Gate, GateState, History, Records, RecvError, Start, StreamId, Subscriber};
 use shmcast_testkit::PATIENCE;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -350,6 +351,33 @@ fn a_batch_ends_where_the_journal_goes_on_with_another_ring() {
     let last = records.iter().last().unwrap().sequence;
     assert_eq!((records.first_sequence(), last), (1, border - 1));
     assert!(records.clock().is_some());
+}
+
+/// An earlier mistake: after a panic in the closure of `recv_batch`, the journal kept back the messages of each other ring for ever.
+#[test]
+fn a_panic_in_a_batch_keeps_no_message_of_the_next_ring_back() {
+    let mut scene = Scene::new();
+    let mut reader = scene.subscriber(Start::Oldest);
+    scene.publish(LAP);
+    scene.record();
+    scene.book.ring = [7, 7];
+    scene.roll(true);
+    scene.publish(LAP);
+    scene.record();
+    let panics = |event: Event<'_>| assert!(!matches!(event, Event::Message(_)), "planned");
+    let batch = AssertUnwindSafe(|| reader.recv_batch(usize::MAX, panics));
+    assert!(catch_unwind(batch).is_err());
+    let mut due = reader.next_sequence();
+    while due < scene.next() {
+        match reader.recv_deadline(Instant::now() + PATIENCE).unwrap() {
+            Some(Event::Message(message)) => {
+                assert_eq!(message.sequence, due);
+                due += 1;
+            }
+            Some(_) => {}
+            None => panic!("message {due} does not come"),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -106,6 +106,8 @@ pub struct Reader {
     /// The time at which the next request is due.
     ask_ns: u64,
     session: Option<Session>,
+    /// The stream of the session. It is unknown until a block of the session was read.
+    stream: Option<Stream>,
     /// The sequence due; `None` before the first block.
     next: Option<u64>,
     /// The number of the last entry seen.
@@ -138,6 +140,7 @@ impl Reader {
             round: 0,
             ask_ns: 0,
             session,
+            stream: None,
             next,
             seen: 0,
             crc: None,
@@ -339,6 +342,7 @@ impl Reader {
         if self.session != Some(head.session) && !self.meet_session(head, sink) {
             return;
         }
+        self.stream = Some(head.stream);
         let next = self.next.unwrap_or(head.first);
         if !head.reaches(next) && !is(Mutant::TakesTwice) {
             self.counters.repeated += u64::from(head.count);
@@ -356,20 +360,27 @@ impl Reader {
 
     /// Handles a block of another session. Returns whether the block is accepted.
     ///
-    /// If the session follows an earlier one of the same sender, and the entry just before this block is missing or damaged, the session
-    /// might have begun in a block that is missing. The session then counts from sequence 1, and the reader asks the writers for what is
-    /// missing. A feed from another host is an exception: its session can begin at any sequence, so the first block that arrives is its
-    /// beginning.
+    /// A channel with a journal keeps its stream over sessions, so its sequences go on. The messages that are missing between the sessions
+    /// are then asked for.
     ///
-    /// An earlier mistake: the first block that arrived always counted as the beginning. The reader never asked for the session's earlier
-    /// messages, although a writer still had them. Local readers could get a gap from the end of the previous session to this block.
+    /// If blocks before this one are missing, a session of another stream might have begun earlier. The reader then asks the writers for its
+    /// first messages. The session of a feed from another host can begin at any sequence, so its first block counts as its beginning.
+    ///
+    /// Earlier mistakes:
+    ///
+    /// - The first block always counted as the beginning. Messages that a writer still had were never asked for, and local readers got the
+    ///   gap between the sequences of two sessions.
+    /// - A session that continued the stream was asked for from message 1, so the messages of the whole journal came again.
     fn meet_session(&mut self, head: &Head, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
         let next = match self.session {
             Some(session) if is_earlier(head.session, session) => {
                 self.counters.repeated += u64::from(head.count);
                 return false;
             }
-            Some(session) if self.is_torn && is_earlier(session, head.session) && is_own(head) => 1,
+            Some(_) if self.stream == Some(head.stream) && self.has_grown(head) => {
+                self.next.unwrap_or(head.first)
+            }
+            Some(session) if self.is_torn && is_earlier(session, head.session) && self.is_anew(head) => 1,
             Some(_) => head.first,
             None => self.next.unwrap_or(head.first),
         };
@@ -377,6 +388,19 @@ impl Reader {
         self.nobodys = None;
         sink(Delivery::Session { session: head.session, next });
         true
+    }
+
+    /// Whether a block's messages could follow the previous session's. They cannot if the sequences have gone back.
+    fn has_grown(&self, head: &Head) -> bool {
+        self.next.is_some_and(|next| next <= head.first)
+    }
+
+    /// Whether the sequences of a later session begin at 1. They do if its messages were published on the writer's host, in another stream
+    /// than the previous session's. A reader that was restarted might not know the previous stream. Then sequences that have grown count as
+    /// those of the same stream.
+    fn is_anew(&self, head: &Head) -> bool {
+        let is_own = head.stream != Stream::of_session(head.session);
+        is_own && (self.stream.is_some() || !self.has_grown(head))
     }
 
     /// Notes that the sequences up to `to` have not arrived.
@@ -441,11 +465,6 @@ impl Reader {
         }
         true
     }
-}
-
-/// Whether the messages of a block were published on the writer's host. The sequences of such a stream begin with its session.
-fn is_own(head: &Head) -> bool {
-    head.stream != Stream::of_session(head.session)
 }
 
 /// Whether a session is an earlier one of the same sender.

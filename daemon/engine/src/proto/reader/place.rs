@@ -64,6 +64,7 @@ impl Reader {
             Phase::Follow { .. } => return self.check_last(now_ns, entry),
             Phase::Bounds | Phase::Hole { .. } => return None,
         };
+        self.note_stream(entry);
         let middle = low + (high - low) / 2;
         let behind = if probe == middle { entry.map(|(sequence, _)| sequence) } else { damaged };
         let lower_half = (middle, behind.unwrap_or(first));
@@ -109,6 +110,14 @@ impl Reader {
         (self.phase, self.ask_ns) =
             (Phase::Follow { heard_ns: now_ns, look: Look::Behind }, now_ns + ANSWER_NS);
         Some((self.round, Ask::Bounds))
+    }
+
+    /// Notes the stream of the session that is followed, if the entry is a block of this session.
+    fn note_stream(&mut self, entry: Option<(u64, &[u8])>) {
+        let head = entry.and_then(|(_, block)| self.opener.head(block).ok());
+        if let Some(head) = head.filter(|head| self.session == Some(head.session)) {
+            self.stream = Some(head.stream);
+        }
     }
 
     /// Whether a block precedes the one that is due.

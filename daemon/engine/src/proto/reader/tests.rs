@@ -129,17 +129,57 @@ fn a_hole_that_takes_longer_to_mend_than_a_silence_may_last_is_mended_to_its_end
     assert_eq!(play_late(0, 2_000 * MILLISECOND_NS), ((1..=20).collect(), Vec::new()));
 }
 
+/// The messages `range` of a session, in one block.
+fn of(epoch: u64, range: std::ops::RangeInclusive<u64>, stream: Stream) -> Vec<u8> {
+    let mut packing = Packing::new(BLOCK_BYTES);
+    range.for_each(|sequence| assert!(packing.push(sequence, b"m", Meta::default())));
+    let (id, session) = (BlockId { writer: 1, number: 1 }, Session::of_channel("T", epoch).unwrap());
+    packing.cut().unwrap().finish(Head::new(stream, session, id), &Sealer::default()).0
+}
+
+/// The session that a reader began, with its first sequence; and the session and the first sequence that it last asked the writers for.
+type Begun = (Option<(Session, u64)>, Option<(Session, u64)>);
+
+/// Lets a reader of the first session follow a log from which retention has removed the first entries.
+fn begin(reader: &mut Reader, log: &[Vec<u8>], removed: u64) -> Begun {
+    let (mut begun, mut now_ns, mut wanted) = (None, 0, None);
+    for _ in 0..100 {
+        let mut sink = |delivery: Delivery<'_>| {
+            if let Delivery::Session { session, next } = delivery {
+                begun = Some((session, next));
+            }
+        };
+        now_ns = reader.next_deadline().max(now_ns);
+        let mut asked = reader.poll(now_ns, &mut sink);
+        while let Some((round, ask)) = asked.take() {
+            let from = |number: u64| (1..).zip(log).skip(number.max(removed + 1) as usize - 1);
+            asked = match ask {
+                Ask::Bounds => reader.handle_bounds(now_ns, round, (removed + 1, log.len() as u64)),
+                Ask::Get(number) => {
+                    let entry = from(number).next().map(|(number, block)| (number, &block[..]));
+                    reader.handle_get(now_ns, round, entry)
+                }
+                Ask::Follow(number) => {
+                    for (number, block) in from(number) {
+                        reader.handle_entry(now_ns, round, (number, block), &mut sink);
+                    }
+                    None
+                }
+                Ask::Want(want) => {
+                    wanted = Some((want.session, want.first));
+                    None
+                }
+            };
+        }
+    }
+    (begun, wanted)
+}
+
 /// A session can lose its beginning in the log, and a writer can still have it.
 ///
 /// An earlier mistake: the reader began with the first block that it saw, and asked for nothing.
 #[test]
 fn a_later_session_whose_beginning_is_missing_is_asked_for_from_its_first_message_on() {
-    let of = |epoch: u64, range: std::ops::RangeInclusive<u64>, stream: Stream| {
-        let mut packing = Packing::new(BLOCK_BYTES);
-        range.for_each(|sequence| assert!(packing.push(sequence, b"m", Meta::default())));
-        let (id, session) = (BlockId { writer: 1, number: 1 }, Session::of_channel("T", epoch).unwrap());
-        packing.cut().unwrap().finish(Head::new(stream, session, id), &Sealer::default()).0
-    };
     let second = Session::of_channel("T", 2).unwrap();
     let from_elsewhere = Stream::of_session(second);
     let damaged = b"damaged".to_vec();
@@ -148,38 +188,32 @@ fn a_later_session_whose_beginning_is_missing_is_asked_for_from_its_first_messag
         [(0, Stream([2; 16]), 1), (2, Stream([2; 16]), 1), (0, from_elsewhere, 501), (2, from_elsewhere, 501)]
     {
         let log = [of(1, 1..=10, Stream([1; 16])), damaged.clone(), of(2, 501..=505, stream)];
-        let config = ReaderConfig { from: None, give_up_ns: None };
-        let mut reader = Reader::new(config, Some((session(), if removed > 0 { 5 } else { 1 })));
-        let (mut begun, mut now_ns, mut wanted) = (None, 0, None);
-        for _ in 0..100 {
-            let mut sink = |delivery: Delivery<'_>| {
-                if let Delivery::Session { session, next } = delivery {
-                    begun = Some((session, next));
-                }
-            };
-            now_ns = reader.next_deadline().max(now_ns);
-            let mut asked = reader.poll(now_ns, &mut sink);
-            while let Some((round, ask)) = asked.take() {
-                asked = match ask {
-                    Ask::Bounds => reader.handle_bounds(now_ns, round, (removed + 1, 3)),
-                    Ask::Get(from) => {
-                        let entry = log.get(from as usize - 1).map(|block| (from, &block[..]));
-                        reader.handle_get(now_ns, round, entry)
-                    }
-                    Ask::Follow(from) => {
-                        for (number, block) in (1..).zip(&log).skip(from as usize - 1) {
-                            reader.handle_entry(now_ns, round, (number, block), &mut sink);
-                        }
-                        None
-                    }
-                    Ask::Want(want) => {
-                        wanted = Some((want.session, want.first));
-                        None
-                    }
-                };
-            }
-        }
+        let mut reader = Reader::new(ReaderConfig { from: None, give_up_ns: None }, Some((session(), 1)));
+        begin(&mut reader, &log[..2], 0);
+        let (begun, wanted) = begin(&mut reader, &log, removed);
         assert_eq!(begun, Some((second, next)), "{removed} removed");
         assert_eq!(wanted, (next == 1).then_some((second, 1)), "{removed} removed");
     }
+}
+
+/// A channel with a journal keeps its stream when its memory is lost, and gets a later session. Its sequences go on.
+///
+/// An earlier mistake: if retention had removed the messages before, the reader asked for the later session from message 1.
+#[test]
+fn a_later_session_of_the_same_stream_goes_on_after_the_one_before() {
+    let (second, stream) = (Session::of_channel("T", 2).unwrap(), Stream([1; 16]));
+    let mut log = vec![of(1, 1..=10, stream)];
+    let mut reader = Reader::new(ReaderConfig { from: None, give_up_ns: None }, Some((session(), 1)));
+    begin(&mut reader, &log, 0);
+    begin(&mut reader, &log, 1);
+    log.push(of(2, 5_000..=5_005, stream));
+    assert_eq!(begin(&mut reader, &log, 1), (Some((second, 11)), Some((second, 11))));
+    // A reader that was restarted does not know the stream, because the log has no block of the first session any more.
+    let mut reader = Reader::new(ReaderConfig { from: None, give_up_ns: None }, Some((session(), 11)));
+    assert_eq!(begin(&mut reader, &log, 1), (Some((second, 5_000)), None));
+    // The sequences are lower, so the session cannot go on after the one before.
+    log.push(of(3, 7..=9, stream));
+    let third = Session::of_channel("T", 3).unwrap();
+    let mut reader = Reader::new(ReaderConfig { from: None, give_up_ns: None }, Some((second, 5_006)));
+    assert_eq!(begin(&mut reader, &log, 2), (Some((third, 1)), Some((third, 1))));
 }

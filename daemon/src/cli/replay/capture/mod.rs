@@ -41,27 +41,21 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
 
     let first = publisher.next_sequence();
     let (started, bar) = (Instant::now(), progress());
-    let mut played = args.play(packets, &mut publisher, stop, &bar)?;
-    let Played { mut published, mut bytes, mut is_complete, .. } = played;
-    for _ in 1..args.repeat {
-        if !is_complete {
-            break;
-        }
-        let again = args.play(args.open(stop)?, &mut publisher, stop, &bar)?;
-        published += again.published;
-        bytes += again.bytes;
-        is_complete = again.is_complete;
-    }
-    let sums = Counts { messages: published, bytes, is_complete };
-    let sums = Published::by(&publisher, first, sums, started);
+    let mut done = Counts { messages: 0, bytes: 0, is_complete: false };
+    let played = args.play_all(packets, &mut publisher, stop, &bar, &mut done);
+    let sums = Published::by(&publisher, first, done, started);
     bar.finish_and_clear();
     let memory = memory(&publisher);
     publisher.close();
     if args.json {
-        print_json(&sums.json(&channel, json!({ "memory": memory, "capture": played.json() })))?;
-    } else {
+        let capture = played.as_ref().ok().map(Played::json);
+        print_json(&sums.json(&channel, json!({ "memory": memory, "capture": capture })))?;
+    } else if let Ok(played) = &played {
         played.print();
+    } else {
+        note!("{}", sums.text("published only", &channel));
     }
+    let mut played = played?;
     let said = format!("{}, epoch {}", sums.text("published", &channel), sums.epoch);
     sums.end(said, args.json, stop)?;
     match played.failure.take() {
@@ -73,10 +67,6 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
 
 /// The result of playing a capture.
 struct Played {
-    /// The number of published messages.
-    published: u64,
-    /// Bytes of the payloads of the published messages.
-    bytes: u64,
     /// Whether the whole file was played before any signal.
     is_complete: bool,
     counters: CaptureCounters,
@@ -106,50 +96,73 @@ impl Args {
         }
     }
 
-    /// Publishes all of a capture.
+    /// Publishes a capture as often as asked for. Counts in `done`, which also counts the messages before an error. Returns the result of the
+    /// first time.
+    fn play_all(
+        &self,
+        packets: Packets<'_>,
+        publisher: &mut Publisher,
+        stop: &Stop,
+        progress: &ProgressBar,
+        done: &mut Counts,
+    ) -> Result<Played> {
+        let played = self.play(packets, publisher, stop, progress, done)?;
+        for _ in 1..self.repeat {
+            if !done.is_complete {
+                break;
+            }
+            self.play(self.open(stop)?, publisher, stop, progress, done)?;
+        }
+        Ok(played)
+    }
+
+    /// Publishes all of a capture once.
     fn play(
         &self,
         mut packets: Packets<'_>,
         publisher: &mut Publisher,
         stop: &Stop,
         progress: &ProgressBar,
+        done: &mut Counts,
     ) -> Result<Played> {
         let place = || self.recording.display().to_string();
+        done.is_complete = false;
         let max_pause = self.max_pause.unwrap_or(MAX_PAUSE);
         let first_sequence = publisher.next_sequence();
         let mut unwrapped = self.unwrap.map(Unwrapped::new);
         let mut schedule = Schedule::new(stop, self.speed, Some(max_pause));
-        let (mut published, mut bytes) = (0, 0);
-        while let Some(packet) = packets.next() {
-            if let Some(time_ns) = packet.time_ns {
-                schedule.wait(time_ns);
-            }
-            if stop.is_set() {
-                packets.put_back(packet);
-                break;
-            }
-            match &mut unwrapped {
-                Some(unwrapped) => {
-                    unwrapped.take(&packet.payload, &mut packets.ahead(), publisher).with_context(place)?;
+        let mut all = || -> Result<()> {
+            while let Some(packet) = packets.next() {
+                if let Some(time_ns) = packet.time_ns {
+                    schedule.wait(time_ns);
                 }
-                None => {
-                    publisher.publish(&packet.payload).with_context(place)?;
-                    published += 1;
-                    bytes += packet.payload.len() as u64;
+                if stop.is_set() {
+                    packets.put_back(packet);
+                    break;
                 }
+                match &mut unwrapped {
+                    Some(unwrapped) => unwrapped.take(&packet.payload, &mut packets.ahead(), publisher)?,
+                    None => {
+                        publisher.publish(&packet.payload)?;
+                        done.messages += 1;
+                        done.bytes += packet.payload.len() as u64;
+                    }
+                }
+                packets.recycle(packet);
+                progress.set_position(publisher.next_sequence() - first_sequence);
             }
-            packets.recycle(packet);
-            progress.set_position(publisher.next_sequence() - first_sequence);
+            unwrapped.as_mut().map_or(Ok(()), |unwrapped| unwrapped.finish(publisher))
+        };
+        let published = all().with_context(place);
+        if let Some(unwrapped) = &unwrapped {
+            done.messages += unwrapped.messages();
+            done.bytes += unwrapped.bytes();
         }
-        if let Some(unwrapped) = &mut unwrapped {
-            unwrapped.finish(publisher).with_context(place)?;
-            (published, bytes) = (unwrapped.messages(), unwrapped.bytes());
-        }
+        published?;
         let (counters, protocols, failure) = packets.finish();
         let is_complete = !stop.is_set();
+        done.is_complete = is_complete;
         let played = Played {
-            published,
-            bytes,
             is_complete,
             counters,
             protocols,

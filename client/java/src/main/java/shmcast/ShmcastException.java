@@ -65,6 +65,7 @@ public sealed class ShmcastException extends IOException permits FullException {
     }
 
     private final Code code;
+    private String refusal;
 
     ShmcastException(Code code, String message) {
         super(message);
@@ -74,6 +75,18 @@ public sealed class ShmcastException extends IOException permits FullException {
     ShmcastException(Code code, String message, Throwable cause) {
         super(message, cause);
         this.code = code;
+    }
+
+    /** Returns the exception of a daemon's refusal. {@code refusal} is the daemon's code. */
+    static ShmcastException refused(Code code, String refusal, String message) {
+        ShmcastException refused = new ShmcastException(code, message);
+        refused.refusal = refusal;
+        return refused;
+    }
+
+    /** Returns the code of a daemon's refusal, or null if no daemon refused. */
+    String refusal() {
+        return refusal;
     }
 
     /** {@return the kind of the error} */

@@ -72,8 +72,9 @@ final class Conversation {
         }
         if (reply.name().equals("refused")) {
             reply.close();
+            String refusal = reply.string("code");
             Code code =
-                    switch (reply.string("code")) {
+                    switch (refusal) {
                         case "unknown-channel" -> Code.NO_CHANNEL;
                         case "denied" -> Code.DENIED;
                         case "busy" -> Code.IN_USE;
@@ -81,7 +82,7 @@ final class Conversation {
                         case "unknown-gate" -> Code.UNKNOWN_GATE;
                         default -> Code.REFUSED;
                     };
-            throw new ShmcastException(code, "the daemon refused: " + reply.string("why"));
+            throw ShmcastException.refused(code, refusal, "the daemon refused: " + reply.string("why"));
         }
         return reply;
     }

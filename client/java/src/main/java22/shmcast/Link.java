@@ -11,6 +11,7 @@ import shmcast.ShmcastException.Code;
 final class Link {
     private static final long FIRST_KNOCK = 20;
     private static final long LAST_KNOCK = 250;
+    private static final long AFTER_REFUSAL = 1000;
     private static final int MOST_WAITING = 8;
     private static final long ANSWER_SECONDS = 5;
 
@@ -29,6 +30,8 @@ final class Link {
     volatile boolean hasMoved;
     private volatile boolean isClosed;
     private volatile long deaths;
+    /** The pause before the next attempt to attach again, in milliseconds. Only the keeper uses it. */
+    private long pause = FIRST_KNOCK;
 
     private final String path;
     private final String request;
@@ -116,7 +119,6 @@ final class Link {
     }
 
     private void run() {
-        long pause = FIRST_KNOCK;
         while (!isClosed) {
             if (to == null) {
                 synchronized (this) {
@@ -143,10 +145,21 @@ final class Link {
         }
     }
 
+    /** Lengthens the pause if another attempt soon after this refusal would be refused, too. */
+    private void pauseAfter(String refusal) {
+        if (!refusal.equals("failed") && !refusal.equals("limit")) {
+            pause = AFTER_REFUSAL;
+        }
+    }
+
     /** Takes a packet. Returns whether the connection can still be used. */
     private boolean hear() {
         try {
-            return take(to.receive());
+            Reply reply = to.receive();
+            if (reply.name().equals("refused")) {
+                pauseAfter(reply.string("code"));
+            }
+            return take(reply);
         } catch (IOException e) {
             return false;
         }
@@ -207,6 +220,9 @@ final class Link {
             reply = attach(true);
         } catch (IOException e) {
             to = null;
+            if (e instanceof ShmcastException refused && refused.refusal() != null) {
+                pauseAfter(refused.refusal());
+            }
             return false;
         }
         int[] got = reply.descriptors;

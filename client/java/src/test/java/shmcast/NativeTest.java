@@ -51,13 +51,17 @@ class NativeTest {
     }
 
     private void startDaemon() throws IOException {
+        startDaemon("c", Redirect.DISCARD);
+    }
+
+    private void startDaemon(String channel, Redirect log) throws IOException {
         Path config = publishers.directory.resolve("shmcast.toml");
         Files.writeString(
                 config,
-                "[daemon]\nsocket = \"" + socket + "\"\n\n[[channel]]\nname = \"c\"\ncapacity = \"1 MiB\"\nmax_message = \"64 KiB\"\nmlock = false\nclock = \"monotonic\"\n");
+                "[daemon]\nsocket = \"" + socket + "\"\n\n[[channel]]\nname = \"" + channel + "\"\ncapacity = \"1 MiB\"\nmax_message = \"64 KiB\"\nmlock = false\nclock = \"monotonic\"\n");
         daemon =
                 new ProcessBuilder(Publishers.command("shmcastd"), "--config", config.toString())
-                        .redirectError(Redirect.DISCARD)
+                        .redirectError(log)
                         .redirectOutput(Redirect.DISCARD)
                         .start();
     }
@@ -226,6 +230,28 @@ class NativeTest {
                 assertTrue(one.told.contains("end"), one.told.toString());
                 one.told.clear();
             }
+        }
+    }
+
+    /** Another attempt soon after a refusal would only be refused again, and the daemon logs each refusal. */
+    @Test
+    void readersWaitASecondAfterARefusal() throws Exception {
+        assumeTrue(CAN, "this Java has no descriptors");
+        startDaemon();
+        try (Subscriber reader = subscribe(Wait.PARK)) {
+            daemon.destroyForcibly().waitFor();
+            Path log = publishers.directory.resolve("log");
+            long began = System.nanoTime();
+            startDaemon("another", Redirect.to(log.toFile()));
+            int refusals = 0;
+            for (int attempt = 0; attempt < 1500 && refusals < 5; attempt++) {
+                Thread.sleep(20);
+                refusals = Files.readString(log).split("event=\"refused\"", -1).length - 1;
+            }
+            assertTrue(refusals >= 5, Files.readString(log));
+            Duration pauses = Duration.ofNanos(System.nanoTime() - began);
+            assertTrue(pauses.compareTo(Duration.ofSeconds(4)) >= 0, "five refusals in " + pauses);
+            assertEquals(0, reader.lag());
         }
     }
 

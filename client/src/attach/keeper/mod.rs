@@ -5,6 +5,9 @@
 //! at first and every 250 ms later. The keeper ends one second after the last attachment has ended. Publishing and receiving do not use the
 //! keeper.
 
+#[cfg(test)]
+mod tests;
+
 use crate::attach::connect::Conversation;
 use crate::attach::park;
 use crate::error::ChannelError;
@@ -33,7 +36,7 @@ const FIRST_KNOCK: Duration = Duration::from_millis(20);
 /// The longest pause between two attempts to attach again. After a crash, a new daemon waits two seconds for the programs that held its
 /// channels. A short pause gives each program several attempts in these two seconds.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
-/// The pause after a refusal. An attempt after a shorter pause would probably be refused, too.
+/// The pause after a refusal that does not pass soon, because another attempt would only be refused again.
 const AFTER_REFUSAL: Duration = Duration::from_secs(1);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -312,6 +315,8 @@ impl Inner {
                 return self.rouse();
             }
             (Some(Ok(Response::CutOff {})), _) => self.give_up(),
+            // The end of the connection follows.
+            (Some(Ok(Response::Refused { code, .. })), _) => return self.pause_after(code),
             // This process had no room for the descriptors. The daemon sends them again when we attach again.
             (Some(Ok(Response::Moved(_))) | None, _) => {}
             _ => return,
@@ -389,8 +394,16 @@ impl Inner {
         match self.resume() {
             Ok((attached, reply, granted)) => self.settle(attached, &reply, granted),
             Err(ChannelError::Refused { code: RefusalCode::Busy, .. }) => self.give_up(),
-            Err(ChannelError::Refused { .. }) => *lock(&self.paused) = Some(Instant::now() + AFTER_REFUSAL),
+            Err(ChannelError::Refused { code, .. }) => self.pause_after(code),
             Err(_) => {}
+        }
+    }
+
+    /// Pauses after a refusal, unless its reason can pass soon. After a crash, a publisher must not miss the two seconds in which the daemon
+    /// waits for it, only because the daemon had no free descriptor at first.
+    fn pause_after(&self, code: RefusalCode) {
+        if !matches!(code, RefusalCode::Failed | RefusalCode::Limit) {
+            *lock(&self.paused) = Some(Instant::now() + AFTER_REFUSAL);
         }
     }
 
@@ -435,49 +448,5 @@ fn is_same(one: &File, other: &File) -> bool {
     match (one.metadata(), other.metadata()) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
         _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shmcast_layout::mem::memfd;
-
-    #[test]
-    fn a_dropped_segment_leaves_its_charter_to_the_next_one() {
-        let file = |name: &str| memfd::create(name).unwrap();
-        let shared = Inner {
-            daemon: PathBuf::new(),
-            resume: Request::Hello { version: 0 },
-            preparation: Preparation::NONE,
-            descriptors: Mutex::new(["segment", "lock"].map(|name| shown(file(name))).into()),
-            charter: Mutex::new(file("charter")),
-            owner: Owner::this_process(),
-            socket: Mutex::new(None),
-            connected: AtomicBool::new(false),
-            paused: Mutex::new(None),
-            left: AtomicBool::new(false),
-            cut_off: AtomicBool::new(false),
-            moved: Mutex::new(VecDeque::new()),
-            has_moved: AtomicBool::new(false),
-            dead: Mutex::new((0, 0)),
-            has_died: AtomicBool::new(false),
-        };
-        let note = |number: u64, charter| {
-            let generation =
-                Generation { generation: number, first: 1, restarted: 1, strict: true, journal: false };
-            shared.note_generation(generation, vec![file("segment"), file("lock")], charter);
-        };
-        let charter = file("charter of the next daemon");
-        note(1, Some(charter.try_clone().unwrap()));
-        let most = MOST_WAITING as u64;
-        for number in 2..=most + 3 {
-            note(number, None);
-        }
-        let waiting = lock(&shared.moved);
-        let numbers: Vec<u64> = waiting.iter().map(|next| next.generation.generation).collect();
-        assert_eq!(numbers, (4..=most + 3).collect::<Vec<_>>());
-        assert!(waiting[0].charter.as_ref().is_some_and(|first| is_same(first, &charter)));
-        assert!(waiting.iter().skip(1).all(|next| next.charter.is_none()));
     }
 }
