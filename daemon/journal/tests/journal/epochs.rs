@@ -4,6 +4,11 @@ use super::recorder::{Host, ending, payload, until};
 use shmcast::journal::format::{ControlRecord, JournalControl};
 use shmcast::journal::{Entry, Journal, create};
 use shmcast_journal::core::SyncPolicy;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+/// Offset of the state in a segment.
+const STATE: u64 = 32;
 
 /// A publisher takes over while nobody records. The journal says so before its first message, as the ring does.
 #[test]
@@ -205,4 +210,31 @@ fn a_session_and_a_publisher_behind_a_gap_are_recorded_by_the_next_recorder() {
     let is_session = |told: &&(u64, ControlRecord)| matches!(told, (21, ControlRecord::Session { .. }));
     assert_eq!(told.iter().filter(is_session).count(), 1, "{told:?}");
     assert!(told.contains(&(21, ControlRecord::Epoch { epoch: 2 })), "{told:?}");
+}
+
+/// A recorder waits at a ring without a publisher. Its first batch has all of the first publisher, up to the end. The epoch was once stated
+/// after that end, and readers of the journal were told of a takeover that never was.
+#[test]
+fn the_first_publishers_epoch_is_stated_before_its_end() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 64 << 10);
+    publisher.publish_batch(["1", "2", "3"]).unwrap();
+    publisher.close();
+    // The ring looks as before its first publisher until the recorder has taken the first batch.
+    let segment = OpenOptions::new().read(true).write(true).open(host.segment("t")).unwrap();
+    let mut state = [0; 8];
+    segment.read_exact_at(&mut state, STATE).unwrap();
+    segment.write_all_at(&[0; 8], STATE).unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 3);
+    segment.write_all_at(&state, STATE).unwrap();
+    recorder.stop().unwrap();
+    let mut reader = Journal::open(host.dir()).unwrap().read_from(1).unwrap();
+    let mut told = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        if let Entry::Control { sequence, control: JournalControl::Ring(control), .. } = entry {
+            told.push((sequence, control));
+        }
+    }
+    assert_eq!(told, [(1, ControlRecord::Epoch { epoch: 1 }), (4, ControlRecord::End)]);
 }
