@@ -310,12 +310,12 @@ fn a_reserve_is_skipped_and_not_missed() {
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         run(&mut command)
     };
-    let into = host.memory().join("v").display().to_string();
+    let memory = host.memory().display().to_string();
     let said = [
         run(&mut host.shmcast("sub", &["--from", "oldest", "--history", &journal])),
         run(&mut host.shmcast("sub", &["--from", "oldest", "--history", &journal, "--summary"])),
         verb(&["journal", "verify", &journal]),
-        verb(&["replay", &journal, "--into", &into, "--speed", "max", "--capacity", "64KiB"]),
+        verb(&["replay", &journal, "--into", "v", "--dir", &memory, "--speed", "max", "--capacity", "64KiB"]),
     ];
     let parts = [
         "SKIPPED a reserve of 4,294,9",

@@ -220,5 +220,5 @@ fn a_reader_tells_that_its_publisher_died() {
     publisher.leave_open();
     let told = "shmcast: ticks: the publisher died without closing; waiting for the next\n";
     wait_until("the death", || fs::read_to_string(&said).unwrap() == told);
-    reader.end();
+    reader.kill();
 }
