@@ -33,6 +33,16 @@ impl ChannelInfo {
             Err(what) => unseen(&self.name, "damaged", Some(what.clone())),
         };
         status.publisher = publisher;
+        let mut hide = |field: &str| status.unknown.push(field.to_owned());
+        if self.publisher == Publishing::Unknown {
+            hide("publisher");
+        }
+        if self.is_private {
+            hide("epoch");
+        }
+        if self.is_private && self.readers.is_empty() {
+            hide("readers");
+        }
         let tail = self.detail.as_ref().ok().and_then(|detail| detail.tail.clone().ok());
         let report = |sight| gate_report(sight, tail, !orphaned, process_of);
         status.gates = self.gates.iter().map(report).collect();
@@ -95,6 +105,7 @@ impl ChannelDetail {
             board: self.board,
             gates: Vec::new(),
             readers: Vec::new(),
+            unknown: Vec::new(),
         }
     }
 }
@@ -126,6 +137,7 @@ fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
         board: None,
         gates: Vec::new(),
         readers: Vec::new(),
+        unknown: Vec::new(),
     }
 }
 

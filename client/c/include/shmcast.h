@@ -376,8 +376,8 @@ SHMCAST_API int32_t shmcast_subscriber_close(shmcast_subscriber *subscriber);
 SHMCAST_API int32_t shmcast_recv(shmcast_subscriber *subscriber, uint64_t timeout_ns, shmcast_event *event);
 /* Receives the next event if there is one. For a subscriber with tags, SHMCAST_OK can also mean that the call has left out many messages,
  * and that more can follow. If there is no event, this costs a few nanoseconds. Only one such call in 64 checks for the end of
- * the channel, a successor, or a lap by exactly one ring, and no such call notices that the channel's file was removed. shmcast_recv() with
- * 0 makes all these checks, those for a removal once a second. */
+ * the channel, a successor, a removed file of the channel, or a lap by exactly one ring. shmcast_recv() with 0 makes all these checks.
+ * A file is checked once a second at most. */
 SHMCAST_API int32_t shmcast_try_recv(shmcast_subscriber *subscriber, shmcast_event *event);
 /* The same as shmcast_recv() and shmcast_try_recv(), with the payload copied to the start of `buffer`, which has `size` bytes. This is the
  * only copy between ring and caller. After SHMCAST_ERROR_TOO_SMALL, the message is still the next one. */

@@ -282,11 +282,17 @@ impl ChannelFiles {
     }
 
     /// Renames the channel, so that it is gone in one step, and then removes its files. Also removes the files of channels that were
-    /// renamed earlier, if the process that renamed them has died. The caller holds the lock, and `inventory` has no foreign file.
-    pub(super) fn discard(&self, inventory: Inventory) -> Result<Removed, ChannelError> {
+    /// renamed earlier, if the process that renamed them has died. The caller holds the lock, and `inventory` has no foreign file. `retire`
+    /// tells readers that the channel is gone. It is called after the renaming, because a channel that cannot be renamed stays as it is.
+    pub(super) fn discard(
+        &self,
+        inventory: Inventory,
+        retire: impl FnOnce(),
+    ) -> Result<Removed, ChannelError> {
         let hidden = format!("{REMOVED}{}", unique());
         let renamed = self.parent.rename(&self.name, &hidden);
-        renamed.map_err(ChannelError::os("remove", self.folder.path()))?;
+        renamed.map_err(|e| ChannelError::os("remove", self.folder.path())(unchanged(e)))?;
+        retire();
         for left in self.parent.names().unwrap_or_default() {
             if ours::is_removed_name(&left)
                 && left != *hidden
@@ -330,6 +336,18 @@ impl ChannelFiles {
             Err(e) => Err(ChannelError::os("open", self.folder.path_of(READERS))(e)),
         }
     }
+}
+
+/// Explains why a channel could not be removed.
+fn unchanged(e: io::Error) -> io::Error {
+    let advice = match e.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "remove it as a user who may write to the directory above"
+        }
+        io::ErrorKind::ResourceBusy => "it is a mount point: unmount it first",
+        _ => return e,
+    };
+    io::Error::new(e.kind(), format!("{e}: nothing was changed: {advice}"))
 }
 
 /// Removes all files in the directory of a removed channel. Tries several times, because a reader can add its page meanwhile.

@@ -218,10 +218,8 @@ impl Directory {
             Err(e) if e.is_shortage() => return Err(e),
             segment => segment.ok().flatten(),
         };
-        if let Some(segment) = segment.and_then(|file| Segment::open(&file, segment::Access::Write).ok()) {
-            segment.supersede();
-        }
-        files.discard(inventory)
+        let segment = segment.and_then(|file| Segment::open(&file, segment::Access::Write).ok());
+        files.discard(inventory, || segment.iter().for_each(Segment::supersede))
     }
 
     /// Explains an error of permissions. If the channel belongs to another user, the explanation names that user.

@@ -276,9 +276,9 @@ impl Subscriber {
     ///
     /// With [`tags`](SubscriberBuilder::tags), `None` can also mean that this call has left out many messages, and that more can follow.
     ///
-    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a successor, or a lap by exactly one ring. None
-    /// checks whether the channel's file was removed. A program that calls seldom, or that must notice a removal, should call
-    /// [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which makes all these checks.
+    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a successor, a removed file, or a lap by exactly
+    /// one ring. A program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which makes all
+    /// these checks. A file is checked once a second at most.
     ///
     /// Cost if there is no event: one load of a line in this core's cache. On a channel at full rate, this call can first let the publisher
     /// get ahead, for at most 4 us; see [`Wait`].
@@ -330,7 +330,7 @@ impl Subscriber {
             Glance::Message(copied) => self.go_on_into(before, Poll::Message(copied), buffer)?,
             Glance::Nothing if self.is_all_in_the_ring() && self.watch.is_none() => None,
             Glance::Nothing => self.go_on_into(before, Poll::Empty, buffer)?,
-            Glance::Other => self.poll_into(buffer)?,
+            Glance::Other => self.poll_into_and_look(buffer)?,
         };
         if outcome.is_none() {
             self.avoid_contention();
@@ -469,7 +469,7 @@ impl Subscriber {
                 Glance::Message(copied) => self.admit_message(copied)?,
                 Glance::Nothing if self.is_all_in_the_ring() => None,
                 Glance::Nothing => self.tell_nothing()?,
-                Glance::Other => self.poll()?,
+                Glance::Other => self.poll_and_look()?,
             };
             if let Some(outcome) = outcome {
                 return Ok(Some(self.lend(outcome)));

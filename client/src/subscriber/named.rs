@@ -5,6 +5,7 @@ use super::{Outcome, Subscriber};
 use crate::directory::ChannelFiles;
 use crate::message::RecvError;
 use shmcast_layout::fault;
+use shmcast_layout::ring::reader::Poll;
 use std::time::Duration;
 
 /// Pause between two checks. A check costs three system calls.
@@ -30,6 +31,31 @@ impl Named {
 }
 
 impl Subscriber {
+    /// Does the same as [`poll`](Self::poll). If there is nothing, also checks the segment's name.
+    #[inline(never)]
+    pub(super) fn poll_and_look(&mut self) -> Result<Option<Outcome>, RecvError> {
+        match self.poll()? {
+            None => self.look_for_name_at_end(),
+            found => Ok(found),
+        }
+    }
+
+    /// Does the same as [`poll_into`](Self::poll_into). If there is nothing, also checks the segment's name.
+    #[inline(never)]
+    pub(super) fn poll_into_and_look(&mut self, buffer: &mut [u8]) -> Result<Option<Outcome>, RecvError> {
+        match self.poll_into(buffer)? {
+            None => self.look_for_name_at_end(),
+            found => Ok(found),
+        }
+    }
+
+    /// Fails if the segment no longer has its name and the caller has received everything in it.
+    pub(super) fn look_for_name_at_end(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let is_at_end =
+            self.named.is_some() && !self.is_elsewhere() && self.reader.look() == Some(Poll::Empty);
+        if is_at_end { self.look_for_name() } else { Ok(None) }
+    }
+
     /// Called when there is no other event. Fails if the segment no longer has its name.
     pub(super) fn look_for_name(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(named) = self.named.as_deref_mut() else { return Ok(None) };

@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::directory::{ChannelFiles, Folder, unique};
-use crate::error::ChannelError;
+use crate::error::{ChannelError, is_absent};
 use crate::lock::{self, Held};
 use rustix::fs::OFlags;
 use shmcast_layout::error::OpenError;
@@ -49,6 +49,8 @@ impl Drop for Shown {
 pub(super) enum NoPage {
     /// The file system has no room, or this user has no permission to write there. The subscriber can still receive messages.
     Refused(io::Error),
+    /// The folder of the pages is not there. Somebody has removed the channel, or only the folder.
+    Absent(io::Error),
     Failed(ChannelError),
 }
 
@@ -60,6 +62,10 @@ impl From<ChannelError> for NoPage {
                 if is_refusal(&source) && !fault!("a_page_is_required") =>
             {
                 Self::Refused(source)
+            }
+            ChannelError::Os { what, path, source } if is_absent(&source) => {
+                let text = format!("{what} {}: {source}", path.display());
+                Self::Absent(io::Error::new(source.kind(), text))
             }
             other => Self::Failed(other),
         }

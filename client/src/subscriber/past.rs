@@ -22,7 +22,7 @@ use super::origin::{Missing, Past, STALL};
 use super::telling::MOST_LEFT_OUT;
 use super::{Buffer, Doubt, Outcome, Subscriber};
 use crate::journal::format::FileHeader;
-use crate::journal::{Entry, JournalControl, Loss, Reader};
+use crate::journal::{Cause, Entry, JournalControl, Loss, Reader};
 use crate::message::{Event, Message, RecvError};
 use crate::wait::Wait;
 use shmcast_layout::fault;
@@ -221,7 +221,9 @@ impl Subscriber {
     fn take_loss(&mut self, Loss { from, to, cause }: Loss) -> Outcome {
         self.reader.jump(Place::nowhere(to + 1));
         self.note_progress();
-        self.count(|page, place| page.missed(to - from + 1, place));
+        // Most sequences of a reserve were never used, and nobody knows the others.
+        let missed = if cause == Cause::Reserve { 0 } else { to - from + 1 };
+        self.count(|page, place| page.missed(missed, place));
         Outcome::Other(Event::Lost { from, to, cause })
     }
 

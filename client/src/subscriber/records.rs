@@ -297,6 +297,9 @@ impl Subscriber {
                 }
                 Ok(None) => {
                     self.came_close = matches!(self.wait, Wait::Burst);
+                    if records.messages == 0 {
+                        self.look_for_name_at_end()?;
+                    }
                     return Ok(records.messages);
                 }
                 // If a message does not fit after the others, it is the first of the next batch.

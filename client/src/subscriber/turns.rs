@@ -244,6 +244,9 @@ impl Turns {
         subscribers: &'a mut S,
     ) -> Result<Option<(usize, Event<'a>)>, SelectError> {
         let found = self.poll(subscribers)?;
+        if found.is_none() {
+            self.look_for_names(subscribers)?;
+        }
         Ok(found.map(|found| lend(subscribers, found)))
     }
 
@@ -349,6 +352,19 @@ impl Turns {
             return Ok(told.map(|outcome| (index, outcome)));
         }
         Ok(None)
+    }
+
+    /// Fails at the first subscriber whose channel's file was removed, after the subscriber has received everything in it.
+    fn look_for_names<S: Lent + ?Sized>(&mut self, subscribers: &mut S) -> Result<(), SelectError> {
+        let count = subscribers.count();
+        for step in 0..count {
+            let index = (self.next + step) % count;
+            if let Err(source) = subscribers.subscriber_mut(index).look_for_name_at_end() {
+                self.next = index + 1;
+                return Err(SelectError { index, source });
+            }
+        }
+        Ok(())
     }
 
     /// Decides how to wait for the next event. Called after a poll that found nothing. Before this function returns [`Rest::Nap`], it does

@@ -3,7 +3,10 @@
 
 use crate::support::{SMALL, publisher, subscriber, successor};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use shmcast::{BoardSpec, ChannelError, Directory, Event, Holder, Publishing, RecvError, Subscriber, Wait};
+use shmcast::{
+    BoardSpec, ChannelError, Directory, Event, Holder, Publishing, Records, RecvError, State, Subscriber,
+    Turns, Wait,
+};
 use shmcast_testkit::disk::Small;
 use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
 use shmcast_testkit::{PATIENCE, Process, role, scratch, wait_for, wait_until};
@@ -137,6 +140,94 @@ fn files_of_a_live_channel_that_are_moved_or_hidden() {
             drop(small);
         }
     }
+}
+
+/// A program that only polls, as a recorder does, was never told that the files were gone.
+#[test]
+fn polls_are_told_that_the_files_are_gone() {
+    type Poll = fn(&mut Subscriber) -> Result<usize, RecvError>;
+    let polls: [(&str, Poll); 5] = [
+        ("try_recv", |reader| reader.try_recv().map(|event| usize::from(event.is_some()))),
+        ("try_recv_into", |reader| {
+            reader.try_recv_into(&mut [0; 64]).map(|event| usize::from(event.is_some()))
+        }),
+        ("recv_batch", |reader| reader.recv_batch(16, |_| ())),
+        ("recv_records", |reader| reader.recv_records(16, &mut Records::with_room(4096))),
+        ("turns", |reader| {
+            let mut turns = Turns::new(Wait::Yield);
+            turns.add(reader).unwrap();
+            let mut lent = [reader];
+            let found = turns.try_recv(&mut lent);
+            found.map(|event| usize::from(event.is_some())).map_err(|error| error.source)
+        }),
+    ];
+    for (name, poll) in polls {
+        let dir = scratch();
+        let mut mine = publisher(dir.path()).capacity(SMALL).open().unwrap();
+        let mut reader = subscriber(dir.path()).open().unwrap();
+        assert_eq!(poll(&mut reader), Ok(0), "{name}");
+        fs::rename(dir.path().join("t"), dir.path().join("u")).unwrap();
+        // The publisher still has the memory, and its messages come first.
+        mine.publish(b"after").unwrap();
+        assert_eq!(poll(&mut reader), Ok(1), "{name}");
+        let told = wait_for(name, || match poll(&mut reader) {
+            Ok(0) => None,
+            told => Some(told),
+        });
+        assert_eq!(told, Err(RecvError::Superseded), "{name}");
+    }
+}
+
+/// A cleaner that removes empty folders removes that of the pages. The channel lives on, but was said not to be there.
+#[test]
+fn a_channel_without_its_folder_of_pages_is_still_a_channel() {
+    let dir = scratch();
+    let mut mine = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    fs::remove_dir(dir.path().join("t/readers")).unwrap();
+    let mut reader = subscriber(dir.path()).open().unwrap();
+    let why = reader.page_refused().unwrap().to_string();
+    assert!(why.contains("t/readers") && why.contains("No such file"), "{why}");
+    mine.publish(b"after").unwrap();
+    assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"after"));
+    mine.close();
+    drop(successor(dir.path()));
+    assert!(
+        subscriber(dir.path()).open().unwrap().page_refused().is_none(),
+        "the next publisher made it again"
+    );
+}
+
+/// A channel that cannot be removed stays as it is. Its readers were told that it was gone, and its next publisher began anew.
+#[test]
+fn a_removal_that_fails_changes_nothing() {
+    let dir = scratch();
+    publisher(dir.path()).capacity(SMALL).open().unwrap().close();
+    let Some(small) = Small::make("a_removal_that_fails_changes_nothing", 4) else { return };
+    let channel = dir.path().join("t");
+    drop(small);
+    let bind = Command::new("mount").arg("--bind").args([&channel, &channel]).status().unwrap();
+    assert!(bind.success());
+    let refused = Directory::at(dir.path()).remove("t").map(|_| ()).map_err(|e| e.to_string());
+    let state = subscriber(dir.path()).open().map(|reader| reader.publisher_state());
+    let next = publisher(dir.path()).open().map(|next| next.epoch());
+    assert!(Command::new("umount").arg("--lazy").arg(&channel).status().unwrap().success());
+    let refused = refused.unwrap_err();
+    assert!(refused.contains("nothing was changed: it is a mount point: unmount it first"), "{refused}");
+    assert_eq!((state.unwrap(), next.unwrap()), (Some((1, State::Closed)), 2));
+    assert_eq!(Directory::at(dir.path()).remove("t").unwrap().files, ["lock", "readers", "segment"]);
+}
+
+/// Only a channel's owner may look at its lock. Other users were told that nobody publishes.
+#[test]
+fn a_publisher_that_cannot_be_seen_is_unknown() {
+    let dir = scratch();
+    let _mine = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let mut seen = Directory::at(dir.path()).channel("t").unwrap();
+    assert_eq!(seen.status().unknown, [""; 0]);
+    seen.publisher = Publishing::Unknown;
+    assert_eq!((seen.status().publisher, seen.status().unknown), (None, vec!["publisher".to_owned()]));
+    (seen.is_private, seen.detail) = (true, Err("not for this user".to_owned()));
+    assert_eq!(seen.status().unknown, ["publisher", "epoch", "readers"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::config::board_key;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shmcast::journal::{Entry, Journal};
+use shmcast::journal::{Cause, Entry, Journal, Loss};
 use shmcast::{Board, BoardCounters, BoardEntry, BoardSpec, Clock};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -334,19 +334,21 @@ impl KeptBoard {
     }
 }
 
-/// Reads a whole journal into a board. Returns the board, the first and the last sequence, and the number of lost messages.
-fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, [u64; 2], u64)> {
+/// Reads a whole journal into a board. Returns the board, the first and the last sequence, and two numbers: the lost messages,
+/// and the sequences in skipped reserves.
+fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, [u64; 2], [u64; 2])> {
     let journal = Journal::open(dir)?;
     let mut reader = journal.read_from(1)?;
     let first = reader.due();
     let mut board = KeptBoard { spec, keys: BTreeMap::new() };
-    let (mut lost, mut last) = (0, 0);
+    let (mut lost, mut skipped, mut last) = (0, 0, 0);
     while let Some(entry) = reader.next()? {
         match entry {
             Entry::Message(m) => {
                 last = m.sequence;
                 board.post(m.sequence, m.tag, m.payload);
             }
+            Entry::Lost(Loss { from, to, cause: Cause::Reserve }) => skipped += to - from + 1,
             Entry::Lost(loss) => lost += loss.to - loss.from + 1,
             _ => {}
         }
@@ -356,13 +358,13 @@ fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, 
                 .into());
         }
     }
-    Ok((board, [first, last], lost))
+    Ok((board, [first, last], [lost, skipped]))
 }
 
 /// Shows the board of a journal.
 fn show_journal(args: &Args, dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<ExitCode> {
     let range = spec.key();
-    let (board, [first, last], lost) = read_journal(dir, spec, stop)?;
+    let (board, [first, last], [lost, skipped]) = read_journal(dir, spec, stop)?;
     // Without a channel, the first word is the key.
     let one = args.channel.as_ref().map(|key| key_bytes(key, range.len())).transpose()?;
     let entry_of = |(key, kept): (&Vec<u8>, &Kept)| -> (Vec<u8>, Value, Row) {
@@ -385,16 +387,18 @@ fn show_journal(args: &Args, dir: &Path, spec: BoardSpec, stop: &Stop) -> Result
     } else {
         print(format_args!("{}", rows_table(shown.into_iter().map(|(_, _, row)| row))))?;
     }
-    if !args.json || first > 1 || lost > 0 {
+    if !args.json || first > 1 || lost + skipped > 0 {
         // Keys whose messages were all in earlier files are not there.
         let from = if first > 1 { format!("from sequence {} on, ", grouped(first)) } else { String::new() };
-        let lost = if lost > 0 {
-            format!("; {} are missing", counted(lost as usize, "message"))
-        } else {
-            String::new()
-        };
+        let mut left_out = String::new();
+        if lost > 0 {
+            left_out += &format!("; {} are missing", counted(lost as usize, "message"));
+        }
+        if skipped > 0 {
+            left_out += &format!("; reserves of {} sequences are skipped", grouped(skipped));
+        }
         note!(
-            "{}: {}, {from}up to sequence {}{lost}",
+            "{}: {}, {from}up to sequence {}{left_out}",
             dir.display(),
             counted(board.living().count(), "key"),
             grouped(last)

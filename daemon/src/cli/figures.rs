@@ -10,6 +10,11 @@ pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
+/// Whether this process could see a field of a channel's status.
+pub(super) fn is_seen(channel: &ChannelStatus, field: &str) -> bool {
+    !channel.unknown.iter().any(|unknown| unknown == field)
+}
+
 /// The number of programs that read a channel, without recorders and bridges.
 pub(super) fn readers_of(channel: &ChannelStatus) -> usize {
     of_role(&channel.readers, Role::Reader)

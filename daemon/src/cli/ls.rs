@@ -1,10 +1,10 @@
 //! `shmcast ls`: lists all channels, one per line.
 
-use super::HostArg;
-use super::figures::{grouped, printable, readers_of, size, table};
+use super::figures::{grouped, is_seen, printable, readers_of, size, table};
 use super::say::{note, print, print_json};
+use super::{Host, HostArg};
 use anyhow::Result;
-use shmcast::Process;
+use shmcast::{ChannelStatus, Process};
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if channels.is_empty() {
-        note!("no channels in {host}: publish one with `shmcast pub NAME --dir DIR`");
+        // A daemon shows only the channels that this user may read.
+        let shown = if matches!(host, Host::Daemon(_)) { "channels that you may read" } else { "channels" };
+        note!("no {shown} in {host}: publish one with `shmcast pub NAME --dir DIR`");
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows =
@@ -37,8 +39,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         rows.add_row([
             channel.channel.clone(),
             channel.state.clone(),
-            channel.publisher.as_ref().map_or("-".to_owned(), who),
-            readers_of(channel).to_string(),
+            publisher_of(channel, "-", "?"),
+            if is_seen(channel, "readers") { readers_of(channel).to_string() } else { "?".to_owned() },
             known(channel.epoch.to_string()),
             known(size(channel.capacity_bytes)),
             sequence(channel.oldest_sequence),
@@ -50,6 +52,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         note!("channel {channel:?} is damaged: {what}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Formats the publisher of a channel. `none` stands for no publisher, and `unknown` for one that this process could not see.
+pub(super) fn publisher_of(channel: &ChannelStatus, none: &str, unknown: &str) -> String {
+    let absent = if is_seen(channel, "publisher") { none } else { unknown };
+    channel.publisher.as_ref().map_or(absent.to_owned(), who)
 }
 
 /// Formats a process as its id and its name.

@@ -30,6 +30,7 @@ mod board;
 mod bridge;
 mod check;
 pub mod daemon;
+mod death;
 mod doctor;
 mod events;
 mod figures;

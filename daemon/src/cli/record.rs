@@ -10,7 +10,7 @@ use crate::config::{JournalConfig, parse_sync};
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
-use shmcast::{ChannelError, History, Role, Start, Subscriber};
+use shmcast::{ChannelError, History, RecvError, Role, Start, Subscriber};
 use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_journal::{Progress, RecordError, Recorder};
 use std::path::PathBuf;
@@ -139,7 +139,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         sums.streams += 1;
         match record(args, &host, &channel, recorder, &stop, &mut sums) {
             Err(error) if is_restart(&error) && !stop.is_set() => {
-                note!("{channel}: began anew: goes on with the new stream, in a folder of its own");
+                note!(
+                    "{channel}: {}: goes on with the new stream, in a folder of its own",
+                    beginning(&error)
+                );
                 if is_loss(&error) {
                     note!("{channel}: {error:#}");
                     lost = Some(error);
@@ -218,6 +221,14 @@ fn record(
 /// Whether the recorder ended because the channel began anew.
 fn is_restart(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(RecordError::is_restart)
+}
+
+/// Says how the old stream ended. A channel without its files has no successor yet, as far as the recorder knows.
+fn beginning(error: &anyhow::Error) -> &'static str {
+    match error.downcast_ref() {
+        Some(RecordError::Receive(RecvError::Superseded)) => "was removed or began anew",
+        _ => "began anew",
+    }
 }
 
 /// Whether the journal lacks messages that the recorder read.

@@ -1,8 +1,8 @@
 //! `shmcast stat`: shows one channel and its readers, once or every second.
 
 use super::HostArg;
-use super::figures::{Ns, counted, grouped, of_role, printable, size, table};
-use super::ls::who;
+use super::figures::{Ns, counted, grouped, is_seen, of_role, printable, size, table};
+use super::ls::{publisher_of, who};
 use super::say::{print, print_json};
 use super::stop::Stop;
 use anyhow::Result;
@@ -72,7 +72,7 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
     };
     fact("state", Some(channel.state.clone()));
     fact("error", channel.error.clone());
-    fact("publisher", Some(channel.publisher.as_ref().map_or("none".to_owned(), who)));
+    fact("publisher", Some(publisher_of(channel, "none", "unknown")));
     fact("mode", channel.mode.clone());
     // If the channel's header is not valid, its figures are unknown.
     let known = |figure: String| Some(figure).filter(|_| channel.capacity_bytes > 0);
@@ -105,7 +105,11 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
         fact("size of the journal", Some(size(journal.size_bytes)));
     }
     let gates = described_gates(&channel.gates);
-    let mut text = format!("{}\n\n{gates}{}", facts.trim_fmt(), counted_by_role(&channel.readers));
+    let readers = match is_seen(channel, "readers") {
+        true => counted_by_role(&channel.readers),
+        false => "readers unknown".to_owned(),
+    };
+    let mut text = format!("{}\n\n{gates}{readers}", facts.trim_fmt());
     if channel.readers.is_empty() {
         return text;
     }

@@ -1,5 +1,6 @@
 //! `shmcast sub`: writes a channel's messages to stdout. It reports losses on stderr and by its exit code.
 
+use super::death::{PublisherWatch, tell_death};
 use super::figures::{Ns, grouped};
 use super::framing::{OutputFraming, write_message};
 use super::say::{self, Out, note};
@@ -10,6 +11,7 @@ use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use serde_json::json;
 use shmcast::hosting::fault;
+use shmcast::journal::Cause;
 use shmcast::{
     EndWatch, Event, History, Message, RecvError, Resume, Start, State, Subscriber, SubscriberBuilder, Wait,
 };
@@ -30,8 +32,8 @@ Examples:
 It ends when the last publisher has closed the channel and nothing lies behind: an earlier publisher's
 end is passed over.
 
-Exit codes: 0 nothing missed, 3 messages were missed, 1 error, or the channel ended before --count,
-2 wrong usage. Ctrl-C and SIGTERM end it as the end of the channel does; only if --count was not
+Exit codes: 0 nothing missed, 3 messages were missed or a reserve was skipped, 1 error, or the channel
+ended before --count, 2 wrong usage. Ctrl-C and SIGTERM end it as the end of the channel does; only if --count was not
 reached the code is 130 or 143.";
 
 /// The longest wait for an event. After that, an idle subscriber checks for a signal and for the death of the publisher.
@@ -209,7 +211,9 @@ fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
         Some(dir) => History::Dir(dir.clone()),
     };
     let builder = host.subscriber(channel).start(args.from).wait(args.wait).resume(args.resume);
-    let mut builder = builder.history(history).record_latency(true);
+    // A daemon tells its readers of a death. A question to a daemon that hangs would keep this reader from its messages.
+    let is_told = matches!(host, Host::Daemon(_));
+    let mut builder = builder.history(history).record_latency(true).watch_publisher(is_told);
     if args.conflate {
         builder = builder.conflate();
     }
@@ -292,6 +296,10 @@ fn tell_closed(host: &Host, channel: &str) {
 
 /// Reports an event of the stream. With JSON, the report goes to stdout between the messages. Otherwise it goes to stderr.
 fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
+    if let Event::PublisherGone { .. } = event {
+        tell_death(&args.channel);
+        return Ok(());
+    }
     if args.framing == OutputFraming::Json {
         let line = match *event {
             Event::Lapped(l) => json!({"event": "lapped", "missed": l.missed, "resumed_at": l.resumed_at}),
@@ -322,6 +330,11 @@ fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
             let missing = grouped(to - from + 1);
             note!("{channel}: gap: {missing} messages ({from} to {to}) never reached this host");
         }
+        Event::Lost { from, to, cause: Cause::Reserve } => {
+            note!(
+                "{channel}: a reserve was skipped: how many of the sequences {from} to {to} were messages is not known"
+            );
+        }
         Event::Lost { from, to, cause } => {
             let missing = grouped(to - from + 1);
             note!(
@@ -349,6 +362,8 @@ struct Tally {
     bytes: u64,
     conflated: u64,
     missed: u64,
+    /// The number of sequences in skipped reserves.
+    skipped: u64,
     lapped: u64,
     first: Option<u64>,
     started_at: u64,
@@ -363,6 +378,7 @@ impl Tally {
             bytes: 0,
             conflated: 0,
             missed: 0,
+            skipped: 0,
             lapped: 0,
             first: None,
             started_at,
@@ -386,6 +402,7 @@ impl Tally {
                 self.lapped += 1;
                 self.missed += lapped.missed;
             }
+            Event::Lost { from, to, cause: Cause::Reserve } => self.skipped += to - from + 1,
             Event::Gap { from, to } | Event::Lost { from, to, .. } => self.missed += to - from + 1,
             _ => {}
         }
@@ -394,7 +411,7 @@ impl Tally {
     /// Reports the counts, and gives the exit code.
     fn end(&self, args: &Args, stop: &Stop, next_sequence: u64) -> Result<ExitCode> {
         self.print(args, next_sequence);
-        ended(args, stop, self.received, self.missed)
+        ended(args, stop, self.received, self.missed.max(self.skipped))
     }
 
     fn print(&self, args: &Args, next_sequence: u64) {
@@ -402,6 +419,10 @@ impl Tally {
             if self.missed > 0 {
                 let (missed, received) = (grouped(self.missed), grouped(self.received));
                 note!("{}: MISSED {missed} messages, received {received}", args.channel);
+            }
+            if self.skipped > 0 {
+                let (skipped, received) = (grouped(self.skipped), grouped(self.received));
+                note!("{}: SKIPPED a reserve of {skipped} sequences, received {received}", args.channel);
             }
             return;
         }
@@ -418,7 +439,7 @@ impl Tally {
             let latency = if h.is_empty() { json!(null) } else { json!(latency) };
             let summary = json!({
                 "channel": args.channel, "received": self.received, "bytes": self.bytes, "missed": self.missed,
-                "conflated": self.conflated, "lapped": self.lapped, "started_at": self.started_at, "first_sequence": self.first,
+                "skipped": self.skipped, "conflated": self.conflated, "lapped": self.lapped, "started_at": self.started_at, "first_sequence": self.first,
                 "next_sequence": next_sequence, "latency_ns": latency,
             });
             say::line(summary);
@@ -427,50 +448,13 @@ impl Tally {
         let figures: Vec<String> = latency.iter().map(|(name, ns)| format!("{name} {}", Ns(*ns))).collect();
         let figures = if h.is_empty() { "none".to_owned() } else { figures.join(", ") };
         note!(
-            "{}: received {}, {}missed {}, lapped {} times; latency {figures}",
+            "{}: received {}, {}missed {}{}, lapped {} times; latency {figures}",
             args.channel,
             grouped(self.received),
             if args.conflate { format!("left out {}, ", grouped(self.conflated)) } else { String::new() },
             grouped(self.missed),
+            if self.skipped > 0 { format!(", skipped {}", grouped(self.skipped)) } else { String::new() },
             grouped(self.lapped),
         );
-    }
-}
-
-/// The silence of a channel after which its publisher is checked for the first time.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// The longest pause between two checks of the publisher. With this pause, a hundred readers of a silent channel make three requests a
-/// second.
-const LAST_LOOK: Duration = Duration::from_secs(30);
-
-/// Reports once that the publisher has died without closing the channel. During a long silence, it checks less and less often.
-struct PublisherWatch<'a> {
-    host: &'a Host,
-    channel: &'a str,
-    looked: Instant,
-    pause: Duration,
-    told: bool,
-}
-
-impl<'a> PublisherWatch<'a> {
-    fn new(host: &'a Host, channel: &'a str) -> Self {
-        Self { host, channel, looked: Instant::now(), pause: FIRST_LOOK, told: false }
-    }
-
-    fn alive(&mut self) {
-        (self.told, self.pause) = (false, FIRST_LOOK);
-    }
-
-    fn idle(&mut self) {
-        if self.told || self.looked.elapsed() < self.pause {
-            return;
-        }
-        self.looked = Instant::now();
-        self.pause = (self.pause * 2).min(LAST_LOOK);
-        let Ok(status) = self.host.channel(self.channel) else { return };
-        if status.state == "orphaned" {
-            self.told = true;
-            note!("{}: the publisher died without closing; waiting for the next", self.channel);
-        }
     }
 }

@@ -148,6 +148,42 @@ fn a_recorder_follows_a_channel_that_begins_anew() {
     assert_eq!(folders.count(), 2);
 }
 
+/// A cleaner removes the files of a channel, and its next publisher makes another one. A recorder and a bridge that only poll go on with it.
+#[test]
+fn a_recorder_and_a_bridge_follow_a_channel_that_is_removed_and_made_again() {
+    let host = Host::new();
+    let channels = host.dir.path().join("channels");
+    fs::create_dir_all(&channels).unwrap();
+    let open =
+        || Publisher::builder("t").dir(&channels).capacity(64 << 10).max_message(1_000).open().unwrap();
+    let mut first = open();
+    first.publish_batch(["1", "2", "3"]).unwrap();
+    let journal = host.dir.path().join("journal").display().to_string();
+    let recorder = host.start(&format!("record t --to {journal} --json"));
+    let bridge = host.start("bridge send t --to 127.0.0.1:9 --set send.from=oldest");
+    let have = |received: u64| {
+        let status = host.json("stat t --json");
+        let readers = status["readers"].as_array().unwrap();
+        readers.len() == 2 && readers.iter().all(|reader| reader["received"] == received)
+    };
+    wait_until("the first stream", || have(3));
+    first.close();
+    fs::remove_dir_all(channels.join("t")).unwrap();
+    let mut second = open();
+    second.publish_batch(["a", "b"]).unwrap();
+    wait_until("the second stream", || have(2));
+    interrupt(&recorder);
+    let output = recorder.output();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("t: was removed or began anew: goes on with the new stream"), "{said}");
+    let sums: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&sums["streams"], &sums["messages"]), (&2.into(), &5.into()), "{sums}");
+    interrupt(&bridge);
+    let (_, said) = end(bridge);
+    assert_eq!(said.matches("t: sending session ").count(), 2, "{said}");
+}
+
 #[test]
 fn a_feed_that_begins_a_new_session_ends_no_reader_that_waits() {
     let (far, near) = (Host::new(), Host::new());

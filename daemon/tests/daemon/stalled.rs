@@ -7,13 +7,13 @@
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::journal::{Entry, Journal};
-use shmcast_testkit::daemon::{Daemon, FOR_ALL};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::{Process, number, wait_for, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The smallest ring that holds this many messages of [`LINE`]. Each takes 80 bytes of the ring.
@@ -166,4 +166,59 @@ fn readers_that_stand_still_miss_nothing_while_daemon_and_publisher_are_killed()
         }
     }
     assert_eq!(due, last + 1);
+}
+
+/// The open sockets of a process.
+fn sockets(process: &Process) -> usize {
+    let open = fs::read_dir(format!("/proc/{}/fd", process.id())).unwrap().flatten();
+    let is_socket =
+        |path: &Path| fs::read_link(path).is_ok_and(|link| link.to_string_lossy().starts_with("socket:"));
+    open.filter(|descriptor| is_socket(&descriptor.path())).count()
+}
+
+/// A daemon that hangs keeps no reader from its messages. After a second of silence `sub` once asked the daemon for the publisher, and
+/// received nothing until the time for an answer was over.
+#[test]
+fn a_reader_asks_a_daemon_that_hangs_nothing() {
+    let daemon = Daemon::start(&channel("ticks", FOR_ALL));
+    let mut publisher = publishing(&daemon.client(), "ticks").open().unwrap();
+    let said = daemon.dir().join("said");
+    let mut command = daemon.shmcast("sub ticks --from oldest --wait sleep:1000");
+    let reader = Process::start(command.stdout(File::create(&said).unwrap()).stderr(Stdio::piped()));
+    publisher.publish(b"1").unwrap();
+    wait_until("the first message", || fs::read(&said).unwrap() == b"1\n");
+    let before = sockets(&reader);
+    daemon.pause();
+    // The first question came after a second, and had no answer.
+    for _ in 0..30 {
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(sockets(&reader), before, "the daemon is asked");
+    }
+    publisher.publish(b"2").unwrap();
+    wait_until("the second message", || fs::read(&said).unwrap() == b"1\n2\n");
+    daemon.resume();
+    // The daemon tells of the death by itself.
+    publisher.leave_open();
+    wait_until("the death", || daemon.client().channel("ticks").unwrap().state == "orphaned");
+    let mut next = wait_for("the next publisher", || publishing(&daemon.client(), "ticks").open().ok());
+    next.publish(b"3").unwrap();
+    next.close();
+    let output = reader.output();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), fs::read(&said).unwrap()), (Some(0), b"1\n2\n3\n".to_vec()), "{words}");
+}
+
+/// A reader of a daemon's channel reports the death of the publisher.
+#[test]
+fn a_reader_tells_that_its_publisher_died() {
+    let daemon = Daemon::start(&channel("ticks", FOR_ALL));
+    let publisher = publishing(&daemon.client(), "ticks").open().unwrap();
+    let said = daemon.dir().join("said");
+    let mut command = daemon.shmcast("sub ticks");
+    let reader = Process::start(command.stderr(File::create(&said).unwrap()));
+    wait_until("the reader", || !daemon.client().channel("ticks").unwrap().readers.is_empty());
+    publisher.leave_open();
+    let told = "shmcast: ticks: the publisher died without closing; waiting for the next\n";
+    wait_until("the death", || fs::read_to_string(&said).unwrap() == told);
+    reader.kill();
 }

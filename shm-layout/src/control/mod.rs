@@ -367,6 +367,9 @@ pub struct ChannelStatus {
     /// The live readers.
     #[serde(default)]
     pub readers: Vec<ReaderStatus>,
+    /// The names of fields that this process could not see. The values of these fields say nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
 }
 
 /// The journal that a daemon keeps of a channel, in the form that tools show. The counts begin again with each recorder.

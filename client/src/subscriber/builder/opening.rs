@@ -110,6 +110,8 @@ impl SubscriberBuilder {
             true => Some(Box::new(Watch::of_lock(files.lock_file()?))),
             false => None,
         };
+        let stat = file.metadata().map_err(ChannelError::os("look at", files.segment_path()))?;
+        let identity = (stat.dev(), stat.ino());
         let segment = Segment::open(&file, Access::Read)
             .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
         let mut refused = None;
@@ -117,23 +119,22 @@ impl SubscriberBuilder {
             match self.page.then(|| show_page(&files, self.role, header, place)) {
                 None => Ok(None),
                 Some(Ok(page)) => Ok(Some(page)),
-                Some(Err(NoPage::Failed(e))) if e.is_absent() => Err(not_found()),
+                Some(Err(NoPage::Absent(_))) if !files.names_segment(identity) => Err(not_found()),
                 Some(Err(NoPage::Failed(e))) => Err(e),
-                Some(Err(NoPage::Refused(why))) => {
+                Some(Err(NoPage::Refused(why) | NoPage::Absent(why))) => {
                     refused = Some(why);
                     Ok(None)
                 }
             }
         })?;
         (subscriber.page_refused, subscriber.watch) = (refused, watch);
-        let segment = file.metadata().map_err(ChannelError::os("look at", files.segment_path()))?;
         let open_gate = |name| files.gate_page(&self.name, name).map(|page| (name, page));
         let gate = self.gate_name()?.map(open_gate).transpose()?;
         self.hold_gate(&mut subscriber, gate)?;
-        subscriber.named = Some(Box::new(Named::new(files, (segment.dev(), segment.ino()))));
+        subscriber.named = Some(Box::new(Named::new(files, identity)));
         let origin = match &self.history {
             History::Auto => std::env::var_os(JOURNALS_VARIABLE).filter(|dir| !dir.is_empty()).map(|dir| {
-                let trusted = vec![0, nix::unistd::geteuid().as_raw(), segment.uid()];
+                let trusted = vec![0, nix::unistd::geteuid().as_raw(), stat.uid()];
                 let path = PathBuf::from(dir).join(&self.name);
                 Origin::Directory { path, owners: Some(trusted), must_exist: false }
             }),

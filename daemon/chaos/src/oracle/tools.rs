@@ -176,6 +176,7 @@ fn counts(reader: &Subscription) -> Counts {
                 counts.lapped += 1;
                 counts.missed += missed;
             }
+            Fact::Lost { cause, .. } if cause == "reserve" => {}
             Fact::Gap { from, to } | Fact::Lost { from, to, .. } => counts.missed += to - from + 1,
             _ => {}
         }

@@ -139,12 +139,18 @@ impl Drain {
         if !self.shared.writer().has_room() {
             return Ok(None);
         }
-        let Self { shared, packer, subscriber, came, next, known, has_moved, .. } = self;
+        let Self { shared, packer, subscriber, came, next, known, has_moved, epoch_by, .. } = self;
         *came = 0;
         packer.at(now, ticks);
         let (mut messages, mut restarted, mut overrun) = (0, false, 0);
+        // Nobody had published when the recording began. The ring delivers no event for the epoch of its first publisher, so the recorder
+        // states this epoch itself, before everything that comes from that publisher.
+        let mut is_unstated = packer.epoch() == 0 && epoch_by.is_none();
         let taken = subscriber.recv_batch(BATCH, |event| {
             let is_first = std::mem::take(has_moved);
+            if std::mem::take(&mut is_unstated) && event != Event::Restarted {
+                packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch: 1 }));
+            }
             match event {
                 Event::Message(m) => {
                     shared.ended.store(false, Ordering::Relaxed);
@@ -181,11 +187,11 @@ impl Drain {
             return Err(RecordError::Restarted);
         }
         let is_elsewhere = self.follow_ring()?;
-        // The ring delivers no event for the epoch of its first publisher. So the recorder states this epoch itself.
+        // The first publisher might have published nothing yet.
         let Self { packer, subscriber, epoch_by, .. } = self;
         let stated = match *epoch_by {
             Some((by, epoch)) => (packer.due() >= by || taken == 0).then_some(epoch),
-            None if packer.epoch() == 0 => subscriber.publisher_state().map(|(epoch, _)| epoch),
+            None if packer.epoch() == 0 => subscriber.publisher_state().map(|(epoch, _)| epoch.min(1)),
             None => None,
         };
         *epoch_by = epoch_by.filter(|_| stated.is_none());

@@ -6,6 +6,11 @@ use shmcast::journal::{Entry, Journal, create};
 use shmcast::{Event, Publisher, RecvError};
 use shmcast_journal::Recorder;
 use shmcast_journal::core::SyncPolicy;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+/// Offset of the state in a segment.
+const STATE: u64 = 32;
 
 /// A publisher takes over while nobody records. The journal says so before its first message, as the ring does.
 #[test]
@@ -243,4 +248,31 @@ fn a_lapped_reader_is_told_of_takeovers_at_the_end_of_a_file() {
     };
     let wanted = [Event::End, Event::NewEpoch { epoch: 2 }, Event::End, Event::NewEpoch { epoch: 3 }];
     assert_eq!((due, told), (11, wanted.map(|event| format!("{event:?}")).to_vec()));
+}
+
+/// A recorder waits at a ring without a publisher. Its first batch has all of the first publisher, up to the end. The epoch was once stated
+/// after that end, and readers of the journal were told of a takeover that never was.
+#[test]
+fn the_first_publishers_epoch_is_stated_before_its_end() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 64 << 10);
+    publisher.publish_batch(["1", "2", "3"]).unwrap();
+    publisher.close();
+    // The ring looks as before its first publisher until the recorder has taken the first batch.
+    let segment = OpenOptions::new().read(true).write(true).open(host.segment("t")).unwrap();
+    let mut state = [0; 8];
+    segment.read_exact_at(&mut state, STATE).unwrap();
+    segment.write_all_at(&[0; 8], STATE).unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 3);
+    segment.write_all_at(&state, STATE).unwrap();
+    recorder.stop().unwrap();
+    let mut reader = Journal::open(host.dir()).unwrap().read_from(1).unwrap();
+    let mut told = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        if let Entry::Control { sequence, control: JournalControl::Ring(control), .. } = entry {
+            told.push((sequence, control));
+        }
+    }
+    assert_eq!(told, [(1, ControlRecord::Epoch { epoch: 1 }), (4, ControlRecord::End)]);
 }

@@ -10,7 +10,7 @@ use shmcast_journal::{Keep, Progress, RecordError, Recorder, Trimmed};
 use shmcast_testkit::journal::{folder, read};
 use shmcast_testkit::{PATIENCE, skip, wait_until};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -44,6 +44,11 @@ impl Host {
     pub(super) fn record(&self, name: &str, sync: SyncPolicy) -> Recorder {
         let settings = Settings { sync, file_bytes: 1 << 20, ..Settings::default() };
         Recorder::start(self.journal.path(), self.subscriber(name), settings).unwrap()
+    }
+
+    /// The file of a channel's ring.
+    pub(super) fn segment(&self, name: &str) -> PathBuf {
+        self.channels.path().join(name).join("segment")
     }
 
     pub(super) fn dir(&self) -> &Path {

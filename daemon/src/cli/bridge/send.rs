@@ -7,6 +7,7 @@ use crate::cli::say::{note, print_json};
 use crate::cli::stop::Interrupted;
 use crate::cli::units::parse_address;
 use anyhow::{Result, bail};
+use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::hosting::fault;
 use shmcast::{History, Role, SubscriberBuilder};
@@ -14,6 +15,7 @@ use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::proto::limit::Network;
 use shmcast_bridge::proto::sender::LEAST_ENDS;
+use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, HistoryFrom};
 use shmcast_bridge::status::{Phase, RepairCounters};
 use std::net::SocketAddr;
@@ -106,9 +108,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     };
     let channel = &args.channel;
     tell_refusals(channel, egress.life());
-    if let Some(session) = egress.life().session() {
-        note!("{channel}: sending session {session}");
-    }
     let interrupted = watch(args, &egress, &stop);
     egress.join();
     finish(capture)?;
@@ -122,6 +121,8 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     let progress = progress();
     let (mut missed, mut strangers, mut unproved) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
     let (mut interrupted, mut is_told, mut is_in_haste, mut role) = (None, false, false, 0);
+    let mut session = None;
+    tell_session(channel, egress, &progress, &mut session);
     while !egress.is_finished() {
         std::thread::sleep(LOOK);
         if stop.is_set() && !is_told {
@@ -133,6 +134,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
                 is_in_haste = true;
             }
         }
+        tell_session(channel, egress, &progress, &mut session);
         let counters = egress.counters();
         if is_in_haste && counters.ends >= LEAST_ENDS {
             egress.stop();
@@ -170,6 +172,15 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     }
     progress.finish_and_clear();
     interrupted
+}
+
+/// Reports the session that is sent, and each later one. A channel that is made again has another session.
+fn tell_session(channel: &str, egress: &Egress, progress: &ProgressBar, told: &mut Option<Session>) {
+    let now = egress.life().session();
+    if let Some(session) = now.filter(|_| now != *told) {
+        *told = now;
+        progress.suspend(|| note!("{channel}: sending session {session}"));
+    }
 }
 
 /// Starts the bridge. Waits for the channel first, if the user asked for that. Returns `None` after a signal.

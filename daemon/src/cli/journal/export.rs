@@ -12,7 +12,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::Message;
 use shmcast::journal::format::ControlRecord;
-use shmcast::journal::{Entry, JournalControl};
+use shmcast::journal::{Cause, Entry, JournalControl, Loss};
 use shmcast_bridge::pcap::PacketFile;
 use shmcast_bridge::pcap::unwrap::FAR_MESSAGES;
 use shmcast_bridge::proto::session::{Session, tag_of};
@@ -78,16 +78,20 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         print_json(&json!({
             "pcap": args.out, "messages": sums.messages, "bytes": sums.bytes, "packets": sums.packets,
-            "missing": sums.missing, "session": sums.session,
+            "missing": sums.missing, "skipped": sums.skipped, "session": sums.session,
         }))?;
     } else {
         let (messages, packets, missing) =
             (grouped(sums.messages), grouped(sums.packets), grouped(sums.missing));
         let missing = if sums.missing > 0 { format!("; {missing} are missing") } else { String::new() };
+        let skipped = match sums.skipped {
+            0 => String::new(),
+            skipped => format!("; reserves of {} sequences are skipped", grouped(skipped)),
+        };
         let (place, bytes) = (args.out.display(), size(sums.bytes));
-        note!("{place}: {messages} messages, {bytes} of payload, in {packets} packets{missing}");
+        note!("{place}: {messages} messages, {bytes} of payload, in {packets} packets{missing}{skipped}");
     }
-    Ok(if sums.missing > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    Ok(if sums.missing + sums.skipped > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +100,8 @@ struct Sums {
     bytes: u64,
     packets: u64,
     missing: u64,
+    /// The number of sequences in reserves.
+    skipped: u64,
     session: String,
 }
 
@@ -124,6 +130,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         }
         match entry {
             Entry::Message(message) => feed.message(&message, about_ns)?,
+            Entry::Lost(Loss { from, to, cause: Cause::Reserve }) => feed.sums.skipped += to + 1 - from,
             Entry::Lost(loss) => feed.sums.missing += loss.to + 1 - loss.from,
             Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { from, to }), .. } => {
                 feed.sums.missing += to + 1 - from;

@@ -15,10 +15,14 @@ const DAMAGE: u8 = 4;
 /// The limit for losses and damages that get a line each.
 const MOST_SAID: usize = 20;
 
+/// The causes for which messages are missing.
+const LOSSES: [Cause; 5] = [Cause::Overrun, Cause::Unrecorded, Cause::Torn, Cause::Damaged, Cause::Cut];
+
 const EXAMPLE: &str = "\
 Example: shmcast journal verify /var/lib/shmcast/ticks --json
 
-Exit codes: 0 whole, 3 sequences are missing and the journal names each, 4 a file is damaged, 1 error.";
+Exit codes: 0 whole, 3 sequences are missing or skipped and the journal names each, 4 a file is
+damaged, 1 error.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -54,6 +58,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 fn verdict(verified: &Verified) -> &'static str {
     match verified.verdict() {
         Verdict::Whole => "whole",
+        Verdict::Losses if is_only_skipped(verified) => "skips",
         Verdict::Losses => "losses",
         Verdict::Damaged => "damaged",
     }
@@ -61,6 +66,12 @@ fn verdict(verified: &Verified) -> &'static str {
 
 fn not_listed(verified: &Verified) -> u64 {
     verified.losses_not_listed + verified.damages_not_listed
+}
+
+/// Whether reserves are all that is left out. Most sequences of a reserve were never used, and nobody knows the others.
+fn is_only_skipped(verified: &Verified) -> bool {
+    let mut listed = verified.losses.iter();
+    listed.all(|loss| loss.cause == Cause::Reserve) && LOSSES.iter().all(|cause| verified.lost(*cause) == 0)
 }
 
 fn report(verified: &Verified) -> serde_json::Value {
@@ -91,6 +102,10 @@ fn say(args: &Args, verified: &Verified) {
     }
     for loss in verified.losses.iter().take(MOST_SAID) {
         let count = grouped(loss.to - loss.from + 1);
+        if loss.cause == Cause::Reserve {
+            note!("{} to {} ({count} sequences) are skipped: a reserve", loss.from, loss.to);
+            continue;
+        }
         note!("{} to {} ({count} messages) are missing: {}", loss.from, loss.to, loss.cause.name());
     }
     let unsaid =
@@ -101,20 +116,23 @@ fn say(args: &Args, verified: &Verified) {
     if not_listed(verified) > 0 {
         note!("and {} more, which are only counted", grouped(not_listed(verified)));
     }
-    let causes: Vec<String> =
-        [Cause::Overrun, Cause::Unrecorded, Cause::Torn, Cause::Damaged, Cause::Reserve, Cause::Cut]
-            .into_iter()
-            .map(|cause| (cause, verified.lost(cause)))
-            .filter(|(_, lost)| *lost > 0)
-            .map(|(cause, lost)| format!("{} {}", grouped(lost), cause.name()))
-            .collect();
+    let causes: Vec<String> = LOSSES
+        .into_iter()
+        .map(|cause| (cause, verified.lost(cause)))
+        .filter(|(_, lost)| *lost > 0)
+        .map(|(cause, lost)| format!("{} {}", grouped(lost), cause.name()))
+        .collect();
+    let skipped = match verified.lost(Cause::Reserve) {
+        0 => String::new(),
+        skipped => format!("; reserves of {} sequences are skipped", grouped(skipped)),
+    };
     let missing = if causes.is_empty() {
         "nothing missing".to_owned()
     } else {
         format!("missing: {}", causes.join(", "))
     };
     note!(
-        "{dir}: {}: {} messages in {} frames of {} files, {} checked; {missing}",
+        "{dir}: {}: {} messages in {} frames of {} files, {} checked; {missing}{skipped}",
         verdict(verified).to_uppercase(),
         grouped(verified.messages),
         grouped(verified.frames),

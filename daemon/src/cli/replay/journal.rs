@@ -18,7 +18,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::hosting::session_identity;
 use shmcast::journal::format::ControlRecord;
-use shmcast::journal::{Entry, JournalControl};
+use shmcast::journal::{Cause, Entry, JournalControl, Loss};
 use shmcast::{Mark, PublishError, Publisher};
 use std::path::Path;
 use std::process::ExitCode;
@@ -44,20 +44,23 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     wait_for_readers(args.ring.wait_readers, &host, &channel, stop)?;
 
     let (started, bar) = (Instant::now(), progress());
-    let mut play = Play { publisher, published: 0, bytes: 0, gaps: 0, missing: 0 };
+    let mut play = Play { publisher, published: 0, bytes: 0, gaps: 0, missing: 0, skipped: 0 };
     let played = play.all(args, &mut part, stop, &bar);
     bar.finish_and_clear();
     let sums =
         Counts { messages: play.published, bytes: play.bytes, is_complete: matches!(played, Ok(true)) };
     let sums = Published::by(&play.publisher, first, sums, started);
-    let Play { gaps, missing, .. } = play;
+    let Play { gaps, missing, skipped, .. } = play;
     if args.json {
-        let more = json!({ "journal": dir, "gaps": gaps, "missing": missing, "too_old": part.too_old });
+        let more = json!({ "journal": dir, "gaps": gaps, "missing": missing, "skipped": skipped, "too_old": part.too_old });
         print_json(&sums.json(&channel, more))?;
     }
     let mut said = sums.text(if played.is_ok() { "replayed" } else { "replayed only" }, &channel);
     if missing > 0 {
         said += &format!("; {} are MISSING, {} gaps to readers", grouped(missing), grouped(gaps));
+    }
+    if skipped > 0 {
+        said += &format!("; reserves of {} sequences are skipped, a gap to readers", grouped(skipped));
     }
     if !sums.is_complete {
         said += &format!("; go on with --from {}", sums.next);
@@ -67,7 +70,7 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     }
     played?;
     sums.end(said, args.json, stop)?;
-    Ok(if missing + part.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    Ok(if missing + skipped + part.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
 /// Checks that a channel can receive a stream that begins with `first`. `next` is the channel's next sequence. The channel must be new, or
@@ -104,6 +107,8 @@ struct Play {
     /// The number of gaps that readers were told of, and the number of sequences in these gaps.
     gaps: u64,
     missing: u64,
+    /// The number of sequences in reserves. Nobody knows how many of them were messages.
+    skipped: u64,
 }
 
 impl Play {
@@ -141,6 +146,7 @@ impl Play {
                         bar.set_position(self.published);
                     }
                 }
+                Entry::Lost(Loss { to, cause: Cause::Reserve, .. }) => self.skipped += self.pass_to(to)?,
                 Entry::Lost(loss) => self.gap(loss.to)?,
                 Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { to, .. }), .. } => {
                     self.gap(to)?;
@@ -157,10 +163,15 @@ impl Play {
     }
 
     fn gap(&mut self, to: u64) -> Result<()> {
+        self.missing += self.pass_to(to)?;
+        self.gaps += 1;
+        Ok(())
+    }
+
+    /// Passes over the sequences up to `to`. Returns their number.
+    fn pass_to(&mut self, to: u64) -> Result<u64> {
         let from = self.publisher.next_sequence();
         self.publisher.gap(to)?;
-        self.gaps += 1;
-        self.missing += to + 1 - from;
-        Ok(())
+        Ok(to + 1 - from)
     }
 }

@@ -6,7 +6,7 @@
 use super::state::{ChannelRow, ReaderRow, Top};
 use crate::cli::board::Row as BoardRow;
 use crate::cli::figures::{Ns, counted, printable, readers_of, size};
-use crate::cli::ls::who;
+use crate::cli::ls::{publisher_of, who};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -76,7 +76,7 @@ const fn loss<T>(
 const CHANNEL_COLUMNS: &[Column<ChannelRow>] = &[
     text("CHANNEL", 0, 0, |row| row.status.channel.clone()),
     text("STATE", 10, 60, |row| row.status.state.clone()),
-    text("PUBLISHER", 22, 120, |row| row.status.publisher.as_ref().map_or("-".to_owned(), who)),
+    text("PUBLISHER", 22, 120, |row| publisher_of(&row.status, "-", "?")),
     number("EPOCH", 6, 140, |row| known(row, row.status.epoch.to_string())),
     number("CAPACITY", 10, 140, |row| known(row, size(row.status.capacity_bytes))),
     number("NEWEST", 8, 140, |row| optional(row.status.next_sequence, |next| count(next.saturating_sub(1)))),
@@ -238,7 +238,7 @@ fn host_lines(top: &Top, width: u16) -> Text<'static> {
 
 fn channel_lines(row: &ChannelRow, width: u16) -> Text<'static> {
     let status = &row.status;
-    let publisher = status.publisher.as_ref().map_or("none".to_owned(), who);
+    let publisher = publisher_of(status, "none", "unknown");
     let next = optional(status.next_sequence, |next| count(next.saturating_sub(1)));
     let first = format!("{}  {}, {}", status.channel, status.state, counted(readers_of(status), "reader"));
     let second = format!(
