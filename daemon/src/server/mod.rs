@@ -115,13 +115,22 @@ pub fn run(options: &Options) -> Result<()> {
 fn load(options: &Options) -> Result<Config> {
     match &options.config_path {
         Some(path) => Ok(Config::load(path)?),
-        None => {
-            tracing::warn!(
-                "no --config FILE: this daemon owns no channel until it has one; shmcastd --print-default-config prints an example"
-            );
-            Ok(Config::default())
-        }
+        None => Ok(without_file()),
     }
+}
+
+/// Reads the configuration again, on another thread, because a file system can delay its readers for any time. Returns an error's text.
+async fn load_again(options: &Options) -> Result<Config, String> {
+    let Some(path) = options.config_path.clone() else { return Ok(without_file()) };
+    let loaded = tokio::task::spawn_blocking(move || Config::load_again(&path).map_err(|e| e.to_string()));
+    loaded.await.map_err(|e| e.to_string())?
+}
+
+fn without_file() -> Config {
+    tracing::warn!(
+        "no --config FILE: this daemon owns no channel until it has one; shmcastd --print-default-config prints an example"
+    );
+    Config::default()
 }
 
 /// SIGTERM and SIGINT, which both end the daemon in order.
@@ -386,9 +395,9 @@ async fn accept(
 }
 
 async fn reload(options: &Options, shared: &ServerState, carriers: &mut Carriers, config: &mut Config) {
-    let wanted = match load(options) {
+    let wanted = match load_again(options).await {
         Ok(wanted) => wanted,
-        Err(e) => return shared.events.reloaded(Err(&format!("{e:#}"))),
+        Err(e) => return shared.events.reloaded(Err(&e)),
     };
     match apply(shared, &wanted).await {
         Ok(changes) => {

@@ -92,10 +92,32 @@ fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for_log(&["reload-refused", "cannot read"]);
     assert!(daemon.is_alive());
+    // The system's reason once stood there twice.
+    let refused = daemon.log().lines().rfind(|line| line.contains("cannot read")).unwrap().to_owned();
+    assert_eq!(refused.matches("No such file").count(), 1, "{refused}");
     // A valid configuration is accepted after that.
     daemon.reload(&[good.as_str(), &channel("b", FOR_ALL)].concat());
     assert_eq!(names(&daemon), ["a", "b"]);
     bystanders.end();
+}
+
+/// An earlier mistake: a pipe without a writer stopped the whole daemon, and an empty pipe removed all channels.
+#[test]
+fn a_pipe_in_place_of_the_file_is_refused_and_stops_nothing() {
+    let mut daemon = Daemon::start(&channel("a", FOR_ALL));
+    let file = daemon.dir().join("shmcast.toml");
+    fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for_log(&["reload-refused", "shmcast.toml: it is not a regular file"]);
+    assert_eq!(names(&daemon), ["a"]);
+    // A pipe with a writer is empty at a reload, because the start has read its text.
+    let writer = fs::File::options().read(true).write(true).open(&file).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    wait_for("the second refusal", || (daemon.told("reload-refused") == 2).then_some(()));
+    drop(writer);
+    assert_eq!(names(&daemon), ["a"]);
+    daemon.end(Signal::SIGTERM);
 }
 
 #[test]
