@@ -33,6 +33,7 @@ impl ChannelInfo {
             Err(what) => unseen(&self.name, "damaged", Some(what.clone())),
         };
         status.publisher = publisher;
+        status.readers_unknown = self.are_readers_unknown;
         let tail = self.detail.as_ref().ok().and_then(|detail| detail.tail.clone().ok());
         let report = |sight| gate_report(sight, tail, !orphaned, process_of);
         status.gates = self.gates.iter().map(report).collect();
@@ -95,6 +96,7 @@ impl ChannelDetail {
             board: self.board,
             gates: Vec::new(),
             readers: Vec::new(),
+            readers_unknown: false,
         }
     }
 }
@@ -126,6 +128,7 @@ fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
         board: None,
         gates: Vec::new(),
         readers: Vec::new(),
+        readers_unknown: false,
     }
 }
 
@@ -140,7 +143,11 @@ pub(crate) fn gate_report(
     let state = match claim {
         None => GateState::Absent,
         Some(_) if !has_publisher => GateState::Joining,
-        Some(_) => GateState::of_word(figures.state),
+        Some(_) => match GateState::of_word(figures.state) {
+            // The publisher has not looked since this reader took the gate.
+            GateState::Absent => GateState::Joining,
+            told => told,
+        },
     };
     let waits_ns = figures.wait_ns(0.5).map(|p50| {
         let at = |quantile| figures.wait_ns(quantile).unwrap_or(p50);

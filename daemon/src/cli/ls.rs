@@ -1,7 +1,7 @@
 //! `shmcast ls`: lists all channels, one per line.
 
 use super::HostArg;
-use super::figures::{grouped, readers_of, size, table};
+use super::figures::{grouped, readers_shown, size, table};
 use super::say::{note, print, print_json};
 use anyhow::Result;
 use shmcast::Process;
@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             channel.channel.clone(),
             channel.state.clone(),
             channel.publisher.as_ref().map_or("-".to_owned(), who),
-            readers_of(channel).to_string(),
+            readers_shown(channel),
             known(channel.epoch.to_string()),
             known(size(channel.capacity_bytes)),
             sequence(channel.oldest_sequence),

@@ -329,8 +329,7 @@ impl Config {
     pub fn load_again(path: &Path) -> Result<Self, ConfigError> {
         // With this flag, opening a pipe does not wait for a writer. For a regular file it has no effect.
         let flags = OFlags::NONBLOCK.bits() as i32;
-        let file =
-            OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot_read(path))?;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot_read(path))?;
         if !file.metadata().map_err(cannot_read(path))?.is_file() {
             let what = "it is not a regular file, and only a regular file can be read again: put one there";
             return Err(cannot_read(path)(io::Error::new(io::ErrorKind::InvalidInput, what)));

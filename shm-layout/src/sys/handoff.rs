@@ -41,9 +41,11 @@ pub struct Packet {
     pub length: usize,
     /// Descriptors that were sent with the bytes.
     pub descriptors: Vec<File>,
-    /// Whether the packet was larger than the buffer, or had more than [`MAX_DESCRIPTORS`]. If so, this value has only a part of the
-    /// packet.
+    /// Whether the packet was larger than the buffer, had more than [`MAX_DESCRIPTORS`], or lacks descriptors. If so, this value has only a
+    /// part of the packet.
     pub truncated: bool,
+    /// Whether descriptors of the packet are missing because this process cannot open more of them.
+    pub lacks_descriptors: bool,
 }
 
 /// Connects to the socket at `path`.
@@ -151,7 +153,10 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
             descriptors.extend(fds.map(File::from));
         }
     }
-    Ok(Packet { length: received.bytes, descriptors, truncated })
+    // If the packet had too many descriptors, there are as many as the buffer has room for.
+    let lacks_descriptors =
+        received.flags.contains(ReturnFlags::CTRUNC) && descriptors.len() < MAX_DESCRIPTORS;
+    Ok(Packet { length: received.bytes, descriptors, truncated, lacks_descriptors })
 }
 
 /// Whether the peer of a connected socket has closed the connection. Its last packets might still wait to be received.

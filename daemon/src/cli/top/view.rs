@@ -4,7 +4,7 @@
 //! and colours.
 
 use super::state::{ChannelRow, ReaderRow, Top};
-use crate::cli::figures::{Ns, counted, readers_of, size};
+use crate::cli::figures::{Ns, counted, readers_of, readers_shown, size};
 use crate::cli::ls::who;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -80,7 +80,7 @@ const CHANNEL_COLUMNS: &[Column<ChannelRow>] = &[
     number("NEWEST", 8, 140, |row| optional(row.status.next_sequence, |next| count(next.saturating_sub(1)))),
     number("MSG/S", 6, 29, |row| per_second(row.messages_per_second)),
     number("B/S", 6, 100, |row| per_second(row.bytes_per_second)),
-    number("READERS", 7, 45, |row| readers_of(&row.status).to_string()),
+    number("READERS", 7, 45, |row| readers_shown(&row.status)),
     number("LAG", 6, 15, |row| optional(row.worst_lag, count)),
     number("P50", 7, 70, |row| latency(row.worst_latency_ns, |l| l.p50)),
     number("P99", 7, 37, |row| latency(row.worst_latency_ns, |l| l.p99)),
@@ -196,7 +196,11 @@ fn channel_lines(row: &ChannelRow, width: u16) -> Text<'static> {
     let status = &row.status;
     let publisher = status.publisher.as_ref().map_or("none".to_owned(), who);
     let next = optional(status.next_sequence, |next| count(next.saturating_sub(1)));
-    let first = format!("{}  {}, {}", status.channel, status.state, counted(readers_of(status), "reader"));
+    let readers = match status.readers_unknown {
+        true => "readers unknown".to_owned(),
+        false => counted(readers_of(status), "reader"),
+    };
+    let first = format!("{}  {}, {readers}", status.channel, status.state);
     let second = format!(
         "publisher {publisher}, epoch {}, newest {next}, {} msg/s, ring {}",
         status.epoch,

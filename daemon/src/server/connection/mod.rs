@@ -15,6 +15,7 @@ use super::access::Identity;
 use super::limits::{Crowded, Turns};
 use super::registry::{Guest, Manner, Notice, Refused, Registry};
 use super::state::ServerState;
+use nix::errno::Errno;
 use shmcast::control::{Event, RefusalCode, Request, Response, VERSION, decode, encode};
 use shmcast::hosting::fault;
 use shmcast::journal::Wanted;
@@ -208,7 +209,7 @@ impl Connection<'_> {
     }
 
     async fn handle_packet(&mut self, buffer: &[u8], packet: Packet) -> Result<(), End> {
-        let Packet { length, descriptors, truncated } = packet;
+        let Packet { length, descriptors, truncated, lacks_descriptors } = packet;
         if length == 0 && descriptors.is_empty() {
             return Err(End::HangUp);
         }
@@ -216,6 +217,10 @@ impl Connection<'_> {
         self.prepaid = self.prepaid.saturating_sub(1);
         if !is_prepaid {
             self.pay().await?;
+        }
+        if lacks_descriptors {
+            let refused = Refused::failed("receive the request's descriptors", &Errno::EMFILE.into());
+            return Err(self.cut_off(refused).await);
         }
         if truncated {
             let why = "a request larger than 64 KiB or with more than 4 descriptors";
@@ -286,9 +291,10 @@ impl Connection<'_> {
         }
         match request {
             Request::Hello { version } => self.greet(version).await,
-            Request::Publish { channel, resume, anew } => {
-                self.attach(&channel, resume, &descriptors, |registry, guest| registry.publish(guest, anew))
-                    .await
+            Request::Publish { channel, resume, anew, required } => {
+                let grant =
+                    |registry: &mut Registry, guest: &Guest<'_>| registry.publish(guest, anew, &required);
+                self.attach(&channel, resume, &descriptors, grant).await
             }
             Request::Subscribe { channel, park, hidden: is_hidden, watch: watches, .. } => {
                 let mut bell = if park { descriptors.pop() } else { None };
