@@ -357,7 +357,9 @@ fn a_publisher_that_is_refused_leaves_the_channel_as_it_was() {
         let daemon = Daemon::start(&config(""));
         let client = daemon.client();
         let mut publisher = publishing(&client, "a").open().unwrap();
-        (0..50).for_each(|_| drop(publisher.publish(b"kept").unwrap()));
+        for _ in 0..50 {
+            publisher.publish(b"kept").unwrap();
+        }
         publisher.close();
         let before = client.channel("a").unwrap();
         assert_eq!((before.oldest_sequence, before.next_sequence), (Some(1), Some(51)));
