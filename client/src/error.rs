@@ -258,7 +258,7 @@ pub enum ChannelError {
         source: io::Error,
     },
     /// The operating system refused.
-    #[error("{what} {}: {source}", path.display())]
+    #[error("{what} {}: {source}{}", path.display(), advice(source))]
     Os {
         /// The operation that failed.
         what: &'static str,
@@ -307,8 +307,8 @@ impl SchemaId {
     }
 
     /// Refuses a channel with another schema.
-    pub(crate) fn check(&self, channel: &str, header: &Header) -> Result<(), ChannelError> {
-        let (found, wanted) = (Self::of(header), self.clone());
+    pub(crate) fn check(&self, channel: &str, found: Self) -> Result<(), ChannelError> {
+        let wanted = self.clone();
         if wanted.fits(&found) {
             return Ok(());
         }
@@ -397,6 +397,15 @@ impl fmt::Display for Holder {
 /// Whether the error says that the file, or a directory on its path, is missing.
 pub(crate) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// The next step after an error of the system, for the end of the error's text.
+fn advice(e: &io::Error) -> &'static str {
+    match Errno::from_io_error(e) {
+        Some(Errno::MFILE) => ": raise the limit on open files (ulimit -n, LimitNOFILE=)",
+        Some(Errno::NOSPC) => ": remove files there, because it lacks space or inodes (df -h, df -i)",
+        _ => "",
+    }
 }
 
 /// Whether the error is a lack of descriptors or memory. Such an error says nothing about the file.

@@ -40,7 +40,7 @@ impl ChannelInfo {
         if self.is_private {
             hide("epoch");
         }
-        if self.is_private && self.readers.is_empty() {
+        if self.are_readers_unknown || self.is_private && self.readers.is_empty() {
             hide("readers");
         }
         let tail = self.detail.as_ref().ok().and_then(|detail| detail.tail.clone().ok());
@@ -152,7 +152,11 @@ pub(crate) fn gate_report(
     let state = match claim {
         None => GateState::Absent,
         Some(_) if !has_publisher => GateState::Joining,
-        Some(_) => GateState::of_word(figures.state),
+        Some(_) => match GateState::of_word(figures.state) {
+            // The publisher has not looked since this reader took the gate.
+            GateState::Absent => GateState::Joining,
+            told => told,
+        },
     };
     let waits_ns = figures.wait_ns(0.5).map(|p50| {
         let at = |quantile| figures.wait_ns(quantile).unwrap_or(p50);

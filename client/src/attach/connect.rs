@@ -3,7 +3,7 @@
 //! A program talks to the daemon once, at the start. After that, data flows without the daemon. An attached program continues when the
 //! daemon dies.
 
-use crate::error::ChannelError;
+use crate::error::{ChannelError, is_shortage};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use shmcast_layout::control::{
@@ -351,7 +351,10 @@ impl Conversation {
     /// Does the same as [`open`](Self::open), but waits only `patience` for each answer.
     pub(crate) fn open_within(path: &Path, patience: Duration) -> Result<Self, ChannelError> {
         let gone = |source| ChannelError::NoDaemon { socket: path.to_owned(), source };
-        let socket = handoff::connect(path).map_err(gone)?;
+        let socket = handoff::connect(path).map_err(|source| match is_shortage(&source) {
+            true => ChannelError::os("make a socket for the daemon at", path)(source),
+            false => gone(source),
+        })?;
         let buffer = vec![0; MAX_PACKET].into_boxed_slice();
         let mut conversation = Self { path: path.to_owned(), socket, buffer, patience };
         conversation.wait_for_up_to(patience)?;
@@ -394,10 +397,14 @@ impl Conversation {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(Response, [File; N]), ChannelError> {
         let (reply, granted) = self.ask(request, descriptors)?;
-        let granted = <[File; N]>::try_from(granted).map_err(|other| {
+        Ok((reply, self.exactly(granted)?))
+    }
+
+    /// Checks that exactly `N` descriptors came.
+    pub(crate) fn exactly<const N: usize>(&self, granted: Vec<File>) -> Result<[File; N], ChannelError> {
+        <[File; N]>::try_from(granted).map_err(|other| {
             self.gone(io::Error::other(format!("{} descriptors instead of {N}", other.len())))
-        })?;
-        Ok((reply, granted))
+        })
     }
 
     /// Makes the error for an answer that does not match the request.

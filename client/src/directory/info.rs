@@ -35,6 +35,8 @@ pub struct ChannelInfo {
     pub publisher: Publishing,
     /// The live readers.
     pub readers: Vec<ReaderInfo>,
+    /// Whether this user cannot see the readers. If so, `readers` is empty.
+    pub are_readers_unknown: bool,
     /// The gates.
     pub(crate) gates: Vec<GateSight>,
 }

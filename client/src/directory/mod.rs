@@ -180,7 +180,10 @@ impl Directory {
         };
         let (publisher, readers) = (files.publisher(), files.live_readers()?);
         let gates = files.gate_sights();
-        Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers, gates })
+        let are_readers_unknown = readers.is_none();
+        let readers = readers.unwrap_or_default();
+        let name = name.into();
+        Ok(ChannelInfo { name, is_private, detail, publisher, readers, are_readers_unknown, gates })
     }
 
     /// Removes a channel that no process uses, in any state, and returns a list of the removed files.
@@ -207,7 +210,7 @@ impl Directory {
         }
         // The lock keeps a publisher from starting while we look for readers and remove the files.
         let Some(_lock) = files.lock(inventory.has_segment)? else { return Err(self.not_found(name)) };
-        let readers = files.live_readers()?;
+        let readers = files.live_readers()?.unwrap_or_default();
         if let Some(first) = readers.first() {
             let holder = Holder::Readers { count: readers.len(), pid: first.stats.pid };
             return Err(ChannelError::InUse { name: name.into(), holder });

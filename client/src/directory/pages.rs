@@ -13,25 +13,28 @@ use std::fs::File;
 use std::io;
 
 impl ChannelFiles {
-    /// Returns the live readers. A reader lives while the lock on its page is held. Removes pages of dead readers, if this user has the
-    /// permission.
+    /// Returns the live readers; `None` if this user cannot see them. A reader lives while the lock on its page is held. Removes pages of
+    /// dead readers, if this user has the permission.
     ///
     /// # Errors
     /// If the system lacks the resources to read all pages.
-    pub(super) fn live_readers(&self) -> Result<Vec<ReaderInfo>, ChannelError> {
+    pub(super) fn live_readers(&self) -> Result<Option<Vec<ReaderInfo>>, ChannelError> {
         let pages = match self.readers() {
             Err(e) if e.is_shortage() => return Err(e),
-            Err(_) => return Ok(Vec::new()),
+            Err(e) if e.is_absent() => return Ok(Some(Vec::new())),
+            Err(_) => return Ok(None),
             Ok(pages) => pages,
         };
-        let looked = known(pages.names()).and_then(|names| {
-            let readers = names.iter().flatten().map(|name| known(look_at(&pages, name)));
+        let names =
+            known(pages.names()).map_err(ChannelError::os("look at the reader pages in", pages.path()))?;
+        let Some(names) = names else { return Ok(None) };
+        let looked: io::Result<Vec<ReaderInfo>> = {
+            let readers = names.iter().map(|name| known(look_at(&pages, name)));
             readers.filter_map(|reader| reader.map(Option::flatten).transpose()).collect()
-        });
-        let mut readers: Vec<ReaderInfo> =
-            looked.map_err(ChannelError::os("look at the reader pages in", pages.path()))?;
+        };
+        let mut readers = looked.map_err(ChannelError::os("look at the reader pages in", pages.path()))?;
         readers.sort_by_key(|reader| reader.stats.pid);
-        Ok(readers)
+        Ok(Some(readers))
     }
 
     /// Removes pages of dead readers, if this user has the permission. Costs some system calls per page.

@@ -3,7 +3,24 @@
 //! Functions of this module have no examples, for the same reason as in module `hosting`.
 
 use super::{HostedSegment, HostedSpec};
+use crate::board::BoardSpec;
 use crate::clock::Clock;
+use crate::publisher::required::check;
+use shmcast_layout::control::{Properties, Required, SchemaTerms};
+
+impl HostedSpec {
+    /// Returns the properties of the channel, if they are not the required ones.
+    pub fn unfit(&self, required: &Required) -> Option<Properties> {
+        let (id, name) = self.schema.clone();
+        let found = Properties {
+            capacity: self.capacity,
+            max_message: self.max_message_bytes().ok()?,
+            schema: SchemaTerms { id, name },
+            board: self.board.map(|BoardSpec(spec)| spec.into()),
+        };
+        check(&self.name, required, &found).is_err().then_some(found)
+    }
+}
 
 impl HostedSegment {
     /// Returns the settings of `spec` by which the segment was not made, under the names that the configuration of the daemon has for them.

@@ -160,7 +160,10 @@ impl JournalError {
     pub(crate) const fn is_passing(&self) -> bool {
         matches!(
             self,
-            Self::Os { .. } | Self::Channel(ChannelError::Refused { code: RefusalCode::Failed, .. })
+            Self::Os { .. }
+                | Self::Channel(
+                    ChannelError::Os { .. } | ChannelError::Refused { code: RefusalCode::Failed, .. }
+                )
         )
     }
 

@@ -4,18 +4,19 @@
 use super::behind::Behind;
 use super::borrowed::borrow_gates;
 use super::prepared::Prepared;
+use super::required::check;
 use super::{Hosted, Publisher, Stamps, TOUCHED_BYTES};
 use crate::attach::connect::{Client, Conversation};
 use crate::attach::keeper::{Attachment, keeper};
 use crate::board::BoardSpec;
 use crate::clock::Clock;
 use crate::directory::{Directory, OpenGates};
-use crate::error::{ChannelError, Holder, SchemaId};
+use crate::error::{ChannelError, Holder};
 use crate::gate::{Gate, GateError, Gates};
 use crate::journal::JournalError;
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
-use shmcast_layout::control::{Request, Response};
+use shmcast_layout::control::{Request, Required, Response};
 use shmcast_layout::layout::header::ClockKind;
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::ring::writer::TakeOverError;
@@ -38,6 +39,8 @@ pub struct PublisherBuilder {
     /// `None` stands for the default: `open` prepares the first pages, and a thread prepares the other pages after that.
     pub(super) preparation: Option<Preparation>,
     pub(super) schema: (u64, String),
+    /// Whether the channel must have no schema, if `schema` has none.
+    pub(super) is_untyped: bool,
     pub(super) labels: String,
     pub(super) clock: Option<ClockKind>,
     pub(super) anew: bool,
@@ -58,6 +61,7 @@ impl PublisherBuilder {
             mode: None,
             preparation: None,
             schema: (0, String::new()),
+            is_untyped: false,
             labels: String::new(),
             clock: None,
             anew: false,
@@ -386,12 +390,21 @@ impl PublisherBuilder {
     fn attach(self, client: &Client) -> Result<Publisher, ChannelError> {
         let keeper = keeper(client.socket())?;
         let mut conversation = Conversation::open(client.socket())?;
-        let request =
-            |resume| Request::Publish { channel: self.name.clone(), resume, anew: self.anew && !resume };
-        let (reply, [file, lock, charter_file]) = conversation.attach(&request(false), &[])?;
+        let request = |resume, required| Request::Publish {
+            channel: self.name.clone(),
+            resume,
+            anew: self.anew && !resume,
+            required,
+        };
+        let required = self.required();
+        let (reply, granted) = conversation.ask(&request(false, required.clone()), &[])?;
         let Response::Publishing { generation, gates } = reply else {
+            if let Response::Unfit(found) = &reply {
+                check(&self.name, &required, found)?;
+            }
             return Err(conversation.confused(&reply));
         };
+        let [file, lock, charter_file] = conversation.exactly(granted)?;
         let memory = || format!("memfd:{}", self.name);
         // The daemon can grant a free channel to two programs at the same time. The lock decides between them.
         if !lock::try_lock(&lock).map_err(ChannelError::os("lock", memory()))? {
@@ -409,7 +422,7 @@ impl PublisherBuilder {
             0 => OpenGates::default(),
             _ => borrow_gates(&mut conversation, &segment)?,
         };
-        let resume = request(true);
+        let resume = request(true, Required::default());
         let shown = vec![file, lock.file.try_clone().map_err(ChannelError::os("duplicate", memory()))?];
         let mut publisher = self.start(segment, lock, gates)?;
         let socket = conversation.into_socket()?;
@@ -418,26 +431,6 @@ impl PublisherBuilder {
             Attachment::new(keeper, daemon, socket, resume, Preparation::NONE, charter_file, shown);
         publisher.hosted = Some(Hosted { attachment, charter, generation });
         Ok(publisher)
-    }
-
-    /// Refuses an existing channel if its properties differ from the options.
-    pub(super) fn check(&self, segment: &Segment) -> Result<(), ChannelError> {
-        let found = segment.header().geometry;
-        let asked = [
-            ("capacity", found.capacity, self.capacity),
-            ("max_message", found.max_message, self.max_message),
-        ];
-        for (what, found, wanted) in asked {
-            if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
-                return Err(ChannelError::Mismatch { name: self.name.clone(), what, found, wanted });
-            }
-        }
-        if let Some(board) = &self.board {
-            board.check(&self.name, segment.board_spec())?;
-        }
-        let (id, name) = self.schema.clone();
-        let wanted = Some(SchemaId { id, name }).filter(|wanted| wanted.id != 0);
-        wanted.map_or(Ok(()), |wanted| wanted.check(&self.name, segment.header()))
     }
 
     pub(super) fn start(

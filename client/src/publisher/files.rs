@@ -5,7 +5,7 @@ use super::{DEFAULT_CAPACITY, Publisher, PublisherBuilder};
 use crate::board::BoardSpec;
 use crate::clock::{Clock, begin_measuring};
 use crate::directory::{ChannelFiles, DEFAULT_MODE, Locked};
-use crate::error::ChannelError;
+use crate::error::{ChannelError, SchemaId};
 use crate::gate::settle;
 use crate::hosting::new_header;
 use rustix::fs::OFlags;
@@ -88,6 +88,9 @@ impl PublisherBuilder {
         let max_message =
             self.max_message.or((capacity == geometry.capacity).then_some(geometry.max_message));
         if self.schema.0 == 0 {
+            if self.is_untyped {
+                SchemaId { id: 0, name: String::new() }.check(&self.name, SchemaId::of(old.header()))?;
+            }
             self.schema = (*schema_id, schema.clone());
         }
         self.clock = self.clock.or(Some(*clock));
@@ -135,10 +138,7 @@ impl PublisherBuilder {
             let dir = self.directory.path().to_owned();
             ChannelError::NoRoom { name: self.name.clone(), dir, bytes }
         };
-        let file = files.make_unfinished(self.file_mode()).map_err(|e| match e {
-            ChannelError::Os { source, .. } if is_full(&source) => no_room(),
-            other => other,
-        })?;
+        let file = files.make_unfinished(self.file_mode())?;
         // The memory is reserved before the clock is used, since measuring the clock takes a while.
         reserve(&file, bytes).map_err(|source| match source {
             source if is_full(&source) => no_room(),

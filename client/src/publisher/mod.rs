@@ -8,6 +8,7 @@ mod files;
 mod gated;
 mod known;
 mod prepared;
+pub(crate) mod required;
 
 use crate::attach::keeper::Attachment;
 use crate::clock::Clock;

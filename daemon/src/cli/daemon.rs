@@ -16,7 +16,8 @@ Examples:
   shmcastd --print-default-config > shmcast.toml
   shmcast check shmcast.toml && shmcastd --config shmcast.toml
 
-SIGHUP reads the configuration again; a bad one is refused and the old one stays.
+SIGHUP reads the configuration again, from a regular file; a bad one is refused and the old
+one stays.
 RUST_LOG sets what is logged [default: info].";
 
 /// Owns shmcast channels: decides who may attach, watches and measures, and is never on the data path.

@@ -20,6 +20,11 @@ pub(super) fn readers_of(channel: &ChannelStatus) -> usize {
     of_role(&channel.readers, Role::Reader)
 }
 
+/// The number of programs that read a channel, for people.
+pub(super) fn readers_shown(channel: &ChannelStatus) -> String {
+    if is_seen(channel, "readers") { readers_of(channel).to_string() } else { "?".to_owned() }
+}
+
 /// The number of readers that have this role.
 pub(super) fn of_role(readers: &[ReaderStatus], role: Role) -> usize {
     readers.iter().filter(|reader| reader.role == role.name()).count()

@@ -1,6 +1,6 @@
 //! `shmcast ls`: lists all channels, one per line.
 
-use super::figures::{grouped, is_seen, printable, readers_of, size, table};
+use super::figures::{grouped, is_seen, printable, readers_shown, size, table};
 use super::say::{note, print, print_json};
 use super::{Host, HostArg};
 use anyhow::Result;
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             channel.channel.clone(),
             channel.state.clone(),
             publisher_of(channel, "-", "?"),
-            if is_seen(channel, "readers") { readers_of(channel).to_string() } else { "?".to_owned() },
+            readers_shown(channel),
             known(channel.epoch.to_string()),
             known(size(channel.capacity_bytes)),
             sequence(channel.oldest_sequence),

@@ -80,7 +80,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let input = open_input(args, &stop)?;
     let settings = args.ring.begin()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
-    let mut publisher = settings.publisher_of_input(&host, &channel)?.open()?;
+    let mut publisher = settings.open_for_input(&host, &channel)?;
     wait_for_readers(args.ring.wait_readers, &host, &channel, &stop)?;
 
     let first_sequence = publisher.next_sequence();
@@ -131,7 +131,7 @@ fn publish_input(
             let is_there = match read_message(args.framing, &mut input, &mut message) {
                 // The input was cut off, possibly within a message.
                 Err(_) if stop.is_set() => return Ok(()),
-                read => read?,
+                read => read.with_context(|| format!("read --input {}", args.input.display()))?,
             };
             if !is_there {
                 break;
@@ -165,6 +165,9 @@ impl<'a> Interruptible<'a> {
             true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
             false => File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?,
         };
+        if file.metadata()?.is_dir() {
+            return Err(Errno::EISDIR.into());
+        }
         Ok(Self { file, stop })
     }
 }

@@ -7,12 +7,12 @@ use super::set::{Draft, Setting};
 use super::stop::Stop;
 use super::units::{parse_cpu, parse_mode, parse_name, parse_size};
 use crate::config::{BoardConfig, GateConfig, optional_size};
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Value, json};
-use shmcast::{Preparation, Publisher, PublisherBuilder};
+use shmcast::{ChannelError, Preparation, Publisher, PublisherBuilder, SchemaId};
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -136,7 +136,10 @@ fn gates<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GateConfig>, 
             }
         }
         gate.insert("name".to_owned(), toml::Value::String(name.clone()));
-        Draft(gate).read().map_err(|why| D::Error::custom(format!("{name}: {why}")))
+        let gate: GateConfig =
+            Draft(gate).read().map_err(|why| D::Error::custom(format!("{name}: {why}")))?;
+        gate.check_wait().map_err(|why| D::Error::custom(format!("{name}: {why}")))?;
+        Ok(gate)
     };
     Table::deserialize(deserializer)?.into_iter().map(gate).collect()
 }
@@ -194,22 +197,20 @@ impl Settings {
         })
     }
 
-    /// Does the same as [`publisher`](Self::publisher), for messages whose schema only the user knows.
-    pub(super) fn publisher_of_input(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
+    /// Opens the channel for messages whose schema only the user knows. Refuses a channel that has a schema, unless the user gave it.
+    pub(super) fn open_for_input(&self, host: &Host, channel: &str) -> Result<Publisher> {
         let builder = self.publisher(host, channel)?;
-        if let Some(schema) = self.schema_id {
-            return Ok(builder.schema(schema, ""));
-        }
-        match host.channel(channel) {
-            Ok(found) if found.schema_id != 0 => {
-                let (id, name) = (found.schema_id, &found.schema);
-                bail!(
-                    "{channel} has schema {id} {name:?}, as which its readers decode each message: give --set schema_id={id} if that is \
-                     what you publish"
-                )
-            }
-            _ => Ok(builder),
-        }
+        let builder = match self.schema_id {
+            Some(schema) => builder.schema(schema, ""),
+            None => builder,
+        };
+        builder.untyped().open().map_err(|error| match error {
+            ChannelError::Schema { found: SchemaId { id, name }, wanted, .. } if wanted.id == 0 => anyhow!(
+                "{channel} has schema {id} {name:?}, as which its readers decode each message: give --set schema_id={id} if that is \
+                 what you publish"
+            ),
+            other => other.into(),
+        })
     }
 }
 

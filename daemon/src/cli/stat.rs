@@ -105,11 +105,7 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
         fact("size of the journal", Some(size(journal.size_bytes)));
     }
     let gates = described_gates(&channel.gates);
-    let readers = match is_seen(channel, "readers") {
-        true => counted_by_role(&channel.readers),
-        false => "readers unknown".to_owned(),
-    };
-    let mut text = format!("{}\n\n{gates}{readers}", facts.trim_fmt());
+    let mut text = format!("{}\n\n{gates}{}", facts.trim_fmt(), counted_by_role(channel));
     if channel.readers.is_empty() {
         return text;
     }
@@ -123,7 +119,11 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
 }
 
 /// Describes how many readers, recorders and bridges read a channel.
-fn counted_by_role(readers: &[ReaderStatus]) -> String {
+fn counted_by_role(channel: &ChannelStatus) -> String {
+    if !is_seen(channel, "readers") {
+        return "readers unknown: this user may not see them".to_owned();
+    }
+    let readers = &channel.readers;
     let mut text = counted(of_role(readers, Role::Reader), "reader");
     for role in [Role::Recorder, Role::Bridge] {
         let count = of_role(readers, role);

@@ -109,6 +109,16 @@ impl GateConfig {
     }
 }
 
+impl GateConfig {
+    /// Refuses a wait that is too long.
+    pub(crate) fn check_wait(&self) -> Result<(), String> {
+        match self.wait {
+            wait if wait > LONGEST_WAIT => Err(format!("wait = {wait:?}: must be from 0 to 10s")),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl ChannelConfig {
     /// The gates as the client library knows them.
     pub fn client_gates(&self) -> Vec<Gate> {
@@ -118,11 +128,9 @@ impl ChannelConfig {
     /// Checks the gates of a channel. The sizes of the channel must be valid.
     pub(super) fn broken_gates(&self) -> Broken {
         let mut broken = Vec::new();
-        for gate in self.gates.iter().filter(|gate| gate.wait > LONGEST_WAIT) {
-            broken.push((
-                "gate",
-                format!("gate {:?}: wait = {:?}: must be from 0 to 10s", gate.name, gate.wait),
-            ));
+        for gate in &self.gates {
+            let why = gate.check_wait().err();
+            broken.extend(why.map(|why| ("gate", format!("gate {:?}: {why}", gate.name))));
         }
         if let Err(ChannelError::Gate { gate, why, .. }) = self.spec().gate_terms(&self.client_gates()) {
             let field = match why {

@@ -5,16 +5,17 @@
 //!
 //! The client library has the rules for sizes, names and labels.
 
+use rustix::fs::OFlags;
 use serde::Deserialize;
 use shmcast::ClockKind;
 use shmcast::hosting::{HostedSpec, Preparation};
 use shmcast_bridge::spec::BridgeSpec;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -302,6 +303,10 @@ fn lines(origin: &str, problems: &[Problem]) -> String {
     lines.join("\n")
 }
 
+fn cannot_read(path: &Path) -> impl Fn(io::Error) -> ConfigError + Copy {
+    move |source| ConfigError::Read { path: path.to_owned(), source }
+}
+
 impl Config {
     /// Returns the bridges. If a bridge uses its channel's journal, its spec gets the directory of the journal.
     pub fn bridges_with_journals(&self) -> Vec<BridgeSpec> {
@@ -313,9 +318,27 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with all problems that were found.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let cannot = |source| ConfigError::Read { path: path.to_owned(), source };
-        let file = File::open(path).map_err(cannot)?;
-        let is_public = file.metadata().map_err(cannot)?.mode() & 0o004 != 0;
+        Self::of_file(path, File::open(path).map_err(cannot_read(path))?)
+    }
+
+    /// Reads a configuration file again. The path must name a regular file. A pipe is empty when it is read again, and an empty text is a
+    /// valid configuration without channels. A pipe without a writer would also delay the caller for ever.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_again(path: &Path) -> Result<Self, ConfigError> {
+        // With this flag, opening a pipe does not wait for a writer. For a regular file it has no effect.
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot_read(path))?;
+        if !file.metadata().map_err(cannot_read(path))?.is_file() {
+            let what = "it is not a regular file, and only a regular file can be read again: put one there";
+            return Err(cannot_read(path)(io::Error::new(io::ErrorKind::InvalidInput, what)));
+        }
+        Self::of_file(path, file)
+    }
+
+    fn of_file(path: &Path, file: File) -> Result<Self, ConfigError> {
+        let is_public = file.metadata().map_err(cannot_read(path))?.mode() & 0o004 != 0;
         Ok(Self { is_public, ..Self::read(file, &path.display().to_string())? })
     }
 
@@ -324,7 +347,7 @@ impl Config {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn read(from: impl Read, origin: &str) -> Result<Self, ConfigError> {
-        let cannot = |source| ConfigError::Read { path: origin.into(), source };
+        let cannot = cannot_read(Path::new(origin));
         let mut bytes = Vec::new();
         from.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
         if bytes.len() as u64 > MAX_FILE_BYTES {

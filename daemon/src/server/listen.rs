@@ -90,6 +90,10 @@ fn make_folder(path: &Path) -> Result<()> {
 /// If another daemon listens there, or if the file at `path` is not a leftover.
 pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
     make_folder(path)?;
+    // The lock's file stays, so it is made only beside a socket.
+    if let Some(found) = look(path)? {
+        check_kind(path, &found)?;
+    }
     let lock = lock(path)?;
     let (listener, socket) = bind(path, mode)?;
     Ok((listener, Place { path: path.to_owned(), mode, lock, socket }))
@@ -162,15 +166,7 @@ fn check(path: &Path, found: &Metadata) -> Result<()> {
     if fault!("whatever_refuses_is_a_leftover") && handoff::try_connect(path).is_err() {
         return Ok(());
     }
-    if !found.file_type().is_socket() {
-        let what = if found.is_symlink() { "a symbolic link" } else { "not a socket" };
-        bail!(
-            "{at} is {what}, which no daemon leaves behind: {INSTEAD} (--socket PATH is where shmcastd listens)"
-        );
-    }
-    if found.uid() != nix::unistd::geteuid().as_raw() {
-        bail!("{at} is a socket of uid {}: {INSTEAD}", found.uid());
-    }
+    check_kind(path, found)?;
     match handoff::try_connect(path) {
         Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
         Ok(()) => bail!("a daemon listens at {at} already: stop it, or give --socket"),
@@ -180,6 +176,24 @@ fn check(path: &Path, found: &Metadata) -> Result<()> {
         }
         Err(e) => bail!("{at} is another service's socket ({e}): {INSTEAD}"),
     }
+}
+
+/// Refuses a file that is not a socket of this user.
+fn check_kind(path: &Path, found: &Metadata) -> Result<()> {
+    let at = path.display();
+    if fault!("whatever_refuses_is_a_leftover") {
+        return Ok(());
+    }
+    if !found.file_type().is_socket() {
+        let what = if found.is_symlink() { "a symbolic link" } else { "not a socket" };
+        bail!(
+            "{at} is {what}, which no daemon leaves behind: {INSTEAD} (--socket PATH is where shmcastd listens)"
+        );
+    }
+    if found.uid() != nix::unistd::geteuid().as_raw() {
+        bail!("{at} is a socket of uid {}: {INSTEAD}", found.uid());
+    }
+    Ok(())
 }
 
 /// Renames the leftover at `path`, and then deletes it. If the renamed file is not the one that `found` describes, somebody has replaced

@@ -7,7 +7,7 @@
 //! | thread | task | waits for |
 //! |---|---|---|
 //! | event loop (the main thread) | signals, the control socket and all connections, metrics over HTTP, the watchdog | sockets, timers |
-//! | a few for work that may block | making the memory of channels, look-ups in the user database, warnings of a configuration, a look at the daemon's files once a second, ending the bridges | the system, the network |
+//! | a few for work that may block | making the memory of channels, look-ups in the user database, reading the configuration again, its warnings, a look at the daemon's files once a second, ending the bridges | the system, the network |
 //! | `shmcast-waker` | wakes parked readers (`waker`); starts with the first of them | their bells, short pauses |
 //! | `bridges` | starts, watches and ends the bridges (`bridges`) | orders, 50 ms |
 //! | one or two per bridge | messages and repairs between hosts (`shmcast_bridge`) | rings, sockets |
@@ -49,6 +49,7 @@ pub mod metrics;
 mod pauses;
 pub mod promoted;
 pub mod registry;
+mod reload;
 pub mod state;
 pub mod store;
 pub mod waker;
@@ -61,7 +62,8 @@ use folder::Folder;
 use journals::{Journals, Recorders};
 use limits::Limits;
 use promoted::Promoted;
-use registry::{Changes, Registry};
+use registry::{Refused, Registry};
+use reload::reload;
 use state::{Newcomers, ServerState};
 use store::{Kept, Store};
 use waker::Waker;
@@ -76,6 +78,8 @@ const GOES_ON: Duration = Duration::from_secs(60);
 /// The life of an idle thread in tokio's pool: for ever. If the system refuses a new thread, work waits for an existing thread. If there
 /// were no existing thread, tokio would panic.
 const THREADS_STAY: Duration = Duration::from_secs(u32::MAX as u64);
+/// If connections were accepted without a failure for this long, the next failure is logged again.
+const RECOVERED: Duration = Duration::from_secs(10);
 /// When the daemon stops, it waits at most this long for recorders that are still starting.
 const STARTING: Duration = Duration::from_secs(1);
 /// When the daemon stops, publishers that have closed their channels have this time to disconnect.
@@ -115,13 +119,15 @@ pub fn run(options: &Options) -> Result<()> {
 fn load(options: &Options) -> Result<Config> {
     match &options.config_path {
         Some(path) => Ok(Config::load(path)?),
-        None => {
-            tracing::warn!(
-                "no --config FILE: this daemon owns no channel until it has one; shmcastd --print-default-config prints an example"
-            );
-            Ok(Config::default())
-        }
+        None => Ok(without_file()),
     }
+}
+
+fn without_file() -> Config {
+    tracing::warn!(
+        "no --config FILE: this daemon owns no channel until it has one; shmcastd --print-default-config prints an example"
+    );
+    Config::default()
 }
 
 /// SIGTERM and SIGINT, which both end the daemon in order.
@@ -171,7 +177,7 @@ impl Carriers {
     }
 }
 
-async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> Result<()> {
+async fn serve(options: &Options, config: Config, inherited: Inherited) -> Result<()> {
     let path = options.socket.clone().or_else(|| config.daemon.socket.clone()).unwrap_or_else(default_socket);
     let marker = path.with_extension("running");
     let (segments, sockets) = sort(inherited);
@@ -224,7 +230,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     carriers.apply(&config);
     manager::tell(&[NotifyState::Ready])?;
     tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
-    serve_until_stopped(options, &shared, &mut carriers, &mut config, &mut signals).await;
+    serve_until_stopped(options, &shared, &mut carriers, &config, &mut signals).await;
     wait_for_recorders(&shared).await;
     accepting.abort();
     looking.abort();
@@ -236,7 +242,7 @@ async fn serve_until_stopped(
     options: &Options,
     shared: &ServerState,
     carriers: &mut Carriers,
-    config: &mut Config,
+    started: &Config,
     signals: &mut Signals,
 ) {
     let mut looks = tokio::time::interval(Duration::from_secs(1));
@@ -245,7 +251,7 @@ async fn serve_until_stopped(
         tokio::select! {
             _ = looks.tick() => carriers.recorders.retry_refused(),
             _ = signals.hang_up.recv() => tokio::select! {
-                () = reload(options, shared, carriers, config) => {}
+                () = reload(options, shared, carriers, started) => {}
                 // A signal to stop does not wait until the memory of added channels is made.
                 () = signals.ends.received() => return,
             },
@@ -364,6 +370,8 @@ async fn accept(
     mut listeners: UnboundedReceiver<UnixDatagram>,
     shared: Arc<ServerState>,
 ) {
+    // A lack of descriptors can last, so it is logged when it begins and when it has been over for a while.
+    let mut failed: Option<Instant> = None;
     for id in 1.. {
         let socket = loop {
             let accepted = tokio::select! {
@@ -376,49 +384,19 @@ async fn accept(
             match accepted {
                 Ok(socket) => break socket,
                 Err(e) => {
-                    tracing::error!("cannot accept a connection: {e}");
+                    if failed.replace(Instant::now()).is_none() {
+                        tracing::error!("{}", Refused::failed("cannot accept connections", &e).why);
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         };
+        if failed.is_some_and(|last| last.elapsed() > RECOVERED) {
+            failed = None;
+            tracing::info!("connections are accepted again");
+        }
         connection::admit(&shared, socket, id);
     }
-}
-
-async fn reload(options: &Options, shared: &ServerState, carriers: &mut Carriers, config: &mut Config) {
-    let wanted = match load(options) {
-        Ok(wanted) => wanted,
-        Err(e) => return shared.events.reloaded(Err(&format!("{e:#}"))),
-    };
-    match apply(shared, &wanted).await {
-        Ok(changes) => {
-            shared.limits().reload(wanted.limits.clone());
-            let detail = format!(
-                "added {:?}, removed {:?}, kept as made until the next publisher {:?}",
-                changes.added, changes.removed, changes.kept
-            );
-            shared.events.reloaded(Ok(&detail));
-            warn(&wanted);
-            carriers.apply(&wanted);
-            *config = wanted;
-        }
-        Err(e) => shared.events.reloaded(Err(&format!("{e:#}"))),
-    }
-}
-
-/// Makes on another thread the memory that a configuration needs. Then applies the whole configuration. After an error, nothing has
-/// changed.
-async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
-    let missing = shared.registry().missing(wanted)?;
-    let channels = wanted.channels.clone();
-    let made = tokio::task::spawn_blocking(move || {
-        journals::note_written(&channels);
-        Registry::make_missing(missing)
-    });
-    let made = made.await??;
-    let changes = shared.registry().apply(wanted, made)?;
-    shared.events.admit(wanted);
-    Ok(changes)
 }
 
 /// Returns the default path of the control socket. The system's daemon and a daemon of an ordinary user have different paths.

@@ -305,6 +305,7 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
         ("record t --to j --set keep_age=1d", "no file is removed"),
         ("pub .t", "channel name"),
         ("pub t --input missing", "open --input missing"),
+        ("pub t --input .", "open --input .: Is a directory"),
         ("pub t --loop 2", "--input"),
     ] {
         let output = host.run(failing);

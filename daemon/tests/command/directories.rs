@@ -1,6 +1,7 @@
 //! The command in directories of other files: no verb removes or writes to a file that is not a channel's.
 use serde_json::Value;
 use shmcast_testkit::place::program;
+use shmcast_testkit::process::as_user;
 use shmcast_testkit::{Process, scratch, skip, works};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -189,4 +190,29 @@ fn a_reader_that_cannot_show_a_page_is_refused() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n2\n3\n");
     assert_eq!(stderr(&output).matches("no reader page").count(), 1, "{}", stderr(&output));
+}
+
+/// An earlier mistake: readers that the user could not see were shown as no readers.
+#[test]
+fn readers_that_a_user_may_not_see_are_unknown() {
+    const TEST: &str = "readers_that_a_user_may_not_see_are_unknown";
+    let dir = scratch();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    succeeds(dir.path(), "pub t --capacity 64KiB --set permissions=755");
+    let channels = dir.path().join("channels");
+    let readers = channels.join("t/readers");
+    fs::create_dir_all(&readers).unwrap();
+    fs::set_permissions(&readers, fs::Permissions::from_mode(0o700)).unwrap();
+    let stranger = |arguments: &str| {
+        let mut command = as_user(TEST, 65534, &program("shmcast"))?;
+        command.args(arguments.split_whitespace()).env("SHMCAST_DIR", &channels).stdin(Stdio::null());
+        let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+        assert!(output.status.success(), "{arguments}: {}", stderr(&output));
+        Some(String::from_utf8(output.stdout).unwrap())
+    };
+    let Some(listed) = stranger("ls") else { return };
+    assert!(listed.lines().any(|line| line.starts_with(" t") && line.contains(" ? ")), "{listed}");
+    assert!(stranger("stat t").unwrap().contains("readers unknown"));
+    let status: Value = serde_json::from_str(&stranger("stat t --json").unwrap()).unwrap();
+    assert!(status["unknown"].as_array().unwrap().contains(&"readers".into()), "{status}");
 }

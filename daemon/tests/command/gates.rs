@@ -33,7 +33,7 @@ fn a_file_is_published_or_replayed_no_faster_than_the_reader_of_a_gate_reads() {
     let input = host.file("lines", &lines(LINES));
     let input = input.display();
     let options =
-        "--capacity 64KiB --wait-readers 2 --set gate.the-slow.wait=60s --set gate.the-slow.lag=32KiB";
+        "--capacity 64KiB --wait-readers 2 --set gate.the-slow.wait=10s --set gate.the-slow.lag=32KiB";
     let publisher = host.start(&format!("pub fresh --input {input} {options}"));
     let (reader, _second) = gated(&host, "fresh", "the-slow");
     assert_eq!(read(reader), (LINES as u64, 0));
@@ -100,6 +100,7 @@ fn a_gate_that_cannot_be_is_refused_with_what_to_write() {
         ("gate.g=10ms", "g: write it like gate.NAME.wait=10ms"),
         ("gate.g.wait=soon", "g: wait: "),
         ("gate.g.wait=10", "g: wait: "),
+        ("gate.g.wait=11s", "g: wait = 11s: must be from 0 to 10s"),
         ("gate.g.lag=half", "g: lag: "),
         ("gate.g.lag=1", "a lag of 1 B does not fit"),
         ("gate.g.then=stop", "g: then: unknown value `stop`"),

@@ -90,6 +90,8 @@ fn a_gate_of_the_configuration_holds_its_publisher_up() {
     let [status] = publisher.gates()[..] else { panic!("{:?}", publisher.gates()) };
     assert_eq!((status.name.as_str(), status.state, status.lag_bytes), ("risk", GateState::Absent, 32 << 10));
     let mut reader = risk(&client).open().unwrap();
+    // The publisher has not looked yet, and once the gate counted as absent.
+    assert_eq!(client.channel("ticks").unwrap().gates[0].state, "joining");
     for _ in 0..50 {
         let published = fill(&mut publisher);
         assert!(published > 0);

@@ -1,7 +1,7 @@
 //! SIGHUP: the file is read again, channels are added and removed, and attached programs do not notice.
 
 use nix::sys::signal::Signal;
-use shmcast::{ClockKind, Event, Start, Subscriber, Wait};
+use shmcast::{BoardSpec, ChannelError, ClockKind, Event, PublisherBuilder, Start, Subscriber, Wait};
 use shmcast_testkit::bystanders::Bystanders;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::place::program;
@@ -92,10 +92,32 @@ fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for_log(&["reload-refused", "cannot read"]);
     assert!(daemon.is_alive());
+    // The system's reason once stood there twice.
+    let refused = daemon.log().lines().rfind(|line| line.contains("cannot read")).unwrap().to_owned();
+    assert_eq!(refused.matches("No such file").count(), 1, "{refused}");
     // A valid configuration is accepted after that.
     daemon.reload(&[good.as_str(), &channel("b", FOR_ALL)].concat());
     assert_eq!(names(&daemon), ["a", "b"]);
     bystanders.end();
+}
+
+/// An earlier mistake: a pipe without a writer stopped the whole daemon, and an empty pipe removed all channels.
+#[test]
+fn a_pipe_in_place_of_the_file_is_refused_and_stops_nothing() {
+    let mut daemon = Daemon::start(&channel("a", FOR_ALL));
+    let file = daemon.dir().join("shmcast.toml");
+    fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for_log(&["reload-refused", "shmcast.toml: it is not a regular file"]);
+    assert_eq!(names(&daemon), ["a"]);
+    // A pipe with a writer is empty at a reload, because the start has read its text.
+    let writer = fs::File::options().read(true).write(true).open(&file).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    wait_for("the second refusal", || (daemon.told("reload-refused") == 2).then_some(()));
+    drop(writer);
+    assert_eq!(names(&daemon), ["a"]);
+    daemon.end(Signal::SIGTERM);
 }
 
 #[test]
@@ -293,5 +315,71 @@ fn a_channel_that_goes_on_with_the_journal_of_another_stream_restarts_for_its_re
             }
             event => assert!(is_restarted || matches!(event, Event::End), "{event:?} before Restarted"),
         }
+    }
+}
+
+/// An earlier mistake: the reload was reported as complete, and nobody learnt that the new socket mode was not in force.
+#[test]
+fn settings_that_are_read_at_the_start_are_named_by_a_reload_that_changes_them() {
+    let ticks = channel("a", FOR_ALL);
+    let daemon = Daemon::start(&ticks);
+    let changed = format!("[daemon]\nsocket_mode = \"0600\"\n[limits]\nevents_queue = 5\n{ticks}");
+    for _ in 0..2 {
+        daemon.reload(&changed);
+        let last = daemon.log().lines().rfind(|line| line.contains("event=\"reloaded\"")).unwrap().to_owned();
+        let waiting = "not in force until the daemon restarts [\\\"socket_mode\\\", \\\"events_queue\\\"]";
+        assert!(last.contains(waiting), "{last}");
+    }
+    daemon.wait_for_log(&["WARN", "not in force until the daemon restarts: socket_mode, events_queue"]);
+    daemon.reload(&ticks);
+    let last = daemon.log().lines().rfind(|line| line.contains("event=\"reloaded\"")).unwrap().to_owned();
+    assert!(!last.contains("not in force"), "{last}");
+}
+
+/// An earlier mistake: after a restart with another capacity, nobody learnt that the channel still had the old one.
+#[test]
+fn a_restart_names_the_settings_that_memory_from_before_does_not_have() {
+    let mut daemon = Daemon::start(&channel("a", FOR_ALL));
+    let publisher = publishing(&daemon.client(), "a").open().unwrap();
+    daemon.kill();
+    daemon.configure(&channel("a", FOR_ALL).replace("16MiB", "32MiB"));
+    daemon.restart();
+    daemon.wait_for_log(&["event=\"kept-as-made\"", "until the next publisher: capacity"]);
+    assert_eq!(daemon.client().channel("a").unwrap().capacity_bytes, 16 << 20);
+    drop(publisher);
+}
+
+/// An earlier mistake: the channel moved to new memory before the publisher was refused, so its messages were gone.
+#[test]
+fn a_publisher_that_is_refused_leaves_the_channel_as_it_was() {
+    for mode in ["takeover", "strict"] {
+        let config = |more: &str| channel("a", &format!("{FOR_ALL}\nmode = \"{mode}\"\n{more}"));
+        let daemon = Daemon::start(&config(""));
+        let client = daemon.client();
+        let mut publisher = publishing(&client, "a").open().unwrap();
+        for _ in 0..50 {
+            publisher.publish(b"kept").unwrap();
+        }
+        publisher.close();
+        let before = client.channel("a").unwrap();
+        assert_eq!((before.oldest_sequence, before.next_sequence), (Some(1), Some(51)));
+        daemon.reload(&config("schema_id = 5\nschema = \"q\"\nclock = \"monotonic\""));
+        let open = || publishing(&client, "a");
+        let board = BoardSpec::new(0..1);
+        let refused = |builder: PublisherBuilder| builder.open().map(drop).unwrap_err();
+        assert!(
+            matches!(refused(open().capacity(1 << 20)), ChannelError::Mismatch { found, .. } if found == 16 << 20)
+        );
+        assert!(matches!(refused(open().max_message(7)), ChannelError::Mismatch { what: "max_message", .. }));
+        assert!(matches!(refused(open().board(board)), ChannelError::NoBoard { .. }));
+        assert!(matches!(refused(open().schema(6, "")), ChannelError::Schema { found, .. } if found.id == 5));
+        assert!(matches!(refused(open().untyped()), ChannelError::Schema { found, .. } if found.name == "q"));
+        let mut untyped = daemon.shmcast("pub a").spawn().unwrap();
+        assert_eq!(untyped.wait().unwrap().code(), Some(1), "the channel gets a schema");
+        let after = client.channel("a").unwrap();
+        assert_eq!((&after.uuid, after.epoch, after.oldest_sequence), (&before.uuid, before.epoch, Some(1)));
+        // A publisher that accepts the channel gets it as configured.
+        let accepted = open().capacity(16 << 20).schema(5, "q").open().unwrap();
+        assert_eq!((accepted.header().schema_id, accepted.next_sequence()), (5, 51));
     }
 }

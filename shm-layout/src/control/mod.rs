@@ -28,9 +28,11 @@
 //! daemon learns whether the publisher lives, even if the publisher is stopped and cannot answer itself.
 
 mod gate;
+mod properties;
 mod status;
 
 pub use gate::{GateReport, GateTerms};
+pub use properties::{BoardTerms, Properties, Required, SchemaTerms};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use status::{BoardStatus, LatencyStatus, ReaderStatus};
 
@@ -55,6 +57,9 @@ pub enum Request {
         resume: bool,
         /// Whether the channel's sequences begin at 1 again.
         anew: bool,
+        /// The properties that the channel must have. If it gets others, nothing changes, and the reply is [`Response::Unfit`].
+        #[serde(default, skip_serializing_if = "Required::is_nothing")]
+        required: Required,
     },
     /// Pass the pages of the channel's gates to the publisher on this connection.
     Gates {},
@@ -169,6 +174,8 @@ pub enum Response {
         #[serde(default, skip_serializing_if = "is_zero")]
         gates: u32,
     },
+    /// The channel has, or gets, other properties than the publisher requires. Nothing has changed.
+    Unfit(Properties),
     /// A gate. The publisher gets the gate's page together with this packet. The gate's reader gets two descriptors of the page: the first
     /// is to be locked, the second to be mapped.
     Gate(GateTerms),

@@ -2,7 +2,12 @@ use super::*;
 
 #[test]
 fn requests_are_what_the_table_says_and_nothing_else() {
-    let packet = encode(&Request::Publish { channel: "ticks".into(), resume: false, anew: false });
+    let packet = encode(&Request::Publish {
+        channel: "ticks".into(),
+        resume: false,
+        anew: false,
+        required: Required::default(),
+    });
     assert_eq!(packet, br#"{"request":"publish","channel":"ticks","resume":false,"anew":false}"#);
     assert_eq!(decode::<Request>(br#"{"request":"list"}"#).unwrap(), Request::List {});
     assert_eq!(encode(&Request::Events { last: 0 }), br#"{"request":"events"}"#);

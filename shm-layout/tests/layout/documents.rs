@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 use shmcast_layout::control::{
-    GateTerms, Generation, History, Promotion, RefusalCode, Request, Response, VERSION, decode, encode,
+    GateTerms, Generation, History, Promotion, RefusalCode, Request, Required, Response, VERSION, decode,
+    encode,
 };
 use shmcast_layout::journal;
 use shmcast_layout::layout::charter;
@@ -25,7 +26,7 @@ fn every_message_and_refusal_stands_in_the_document() {
     let channel = || "t".to_owned();
     let requests = [
         Request::Hello { version: VERSION },
-        Request::Publish { channel: channel(), resume: false, anew: false },
+        Request::Publish { channel: channel(), resume: false, anew: false, required: Required::default() },
         Request::Mapped {},
         Request::Gates {},
         Request::Gate { gate: "g".to_owned() },

@@ -5,7 +5,7 @@ use crate::attach::connect::{Client, Conversation};
 use crate::attach::keeper::{Attachment, keeper};
 use crate::attach::park::{self, Parking};
 use crate::clock::Clock;
-use crate::error::ChannelError;
+use crate::error::{ChannelError, SchemaId};
 use crate::gate::{GateError, GateName, HeldGate, NotHeld};
 use crate::subscriber::board::Joining;
 use crate::subscriber::contention::Contention;
@@ -237,7 +237,7 @@ impl SubscriberBuilder {
     ) -> Result<Subscriber, ChannelError> {
         let header = segment.header();
         if let Some(wanted) = &self.schema {
-            wanted.check(&self.name, header)?;
+            wanted.check(&self.name, SchemaId::of(header))?;
         }
         let steps = segment.prepare(self.preparation);
         // The state is read before the place, so that a takeover in between is reported.

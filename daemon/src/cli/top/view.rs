@@ -5,7 +5,7 @@
 
 use super::state::{ChannelRow, ReaderRow, Top};
 use crate::cli::board::Row as BoardRow;
-use crate::cli::figures::{Ns, counted, printable, readers_of, size};
+use crate::cli::figures::{Ns, counted, is_seen, printable, readers_of, readers_shown, size};
 use crate::cli::ls::{publisher_of, who};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -82,7 +82,7 @@ const CHANNEL_COLUMNS: &[Column<ChannelRow>] = &[
     number("NEWEST", 8, 140, |row| optional(row.status.next_sequence, |next| count(next.saturating_sub(1)))),
     number("MSG/S", 6, 29, |row| per_second(row.messages_per_second)),
     number("B/S", 6, 100, |row| per_second(row.bytes_per_second)),
-    number("READERS", 7, 45, |row| readers_of(&row.status).to_string()),
+    number("READERS", 7, 45, |row| readers_shown(&row.status)),
     number("LAG", 6, 15, |row| optional(row.worst_lag, count)),
     number("P50", 7, 70, |row| latency(row.worst_latency_ns, |l| l.p50)),
     number("P99", 7, 37, |row| latency(row.worst_latency_ns, |l| l.p99)),
@@ -240,7 +240,11 @@ fn channel_lines(row: &ChannelRow, width: u16) -> Text<'static> {
     let status = &row.status;
     let publisher = publisher_of(status, "none", "unknown");
     let next = optional(status.next_sequence, |next| count(next.saturating_sub(1)));
-    let first = format!("{}  {}, {}", status.channel, status.state, counted(readers_of(status), "reader"));
+    let readers = match is_seen(status, "readers") {
+        true => counted(readers_of(status), "reader"),
+        false => "readers unknown".to_owned(),
+    };
+    let first = format!("{}  {}, {readers}", status.channel, status.state);
     let second = format!(
         "publisher {publisher}, epoch {}, newest {next}, {} msg/s, ring {}",
         status.epoch,

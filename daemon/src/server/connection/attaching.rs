@@ -117,6 +117,7 @@ impl Connection<'_> {
                     let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
                     return self.send(&reply, &descriptors).await;
                 }
+                Ok(Grant::Unfit(found)) => return self.send(&Response::Unfit(found), &[]).await,
                 Ok(Grant::NotYet) => {
                     if !self.wait_for_those_who_come_back(LOOK_AGAIN).await {
                         return Err(End::HangUp);

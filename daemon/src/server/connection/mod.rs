@@ -15,7 +15,7 @@ use super::access::Identity;
 use super::limits::{Crowded, Turns};
 use super::registry::{Guest, Manner, Notice, Refused, Registry};
 use super::state::ServerState;
-use nix::libc::EMFILE;
+use nix::errno::Errno;
 use shmcast::control::{Event, RefusalCode, Request, Response, VERSION, decode, encode};
 use shmcast::hosting::fault;
 use shmcast::journal::Wanted;
@@ -221,8 +221,8 @@ impl Connection<'_> {
             return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
         }
         if lacks_descriptors {
-            let why = format!("take what came with the request: {}", io::Error::from_raw_os_error(EMFILE));
-            return self.refuse(Refused::new(RefusalCode::Failed, why), None).await;
+            let refused = Refused::failed("receive the request's descriptors", &Errno::EMFILE.into());
+            return self.refuse(refused, None).await;
         }
         let request = match decode::<Request>(&buffer[..length]) {
             Ok(request) => request,
@@ -289,9 +289,10 @@ impl Connection<'_> {
         }
         match request {
             Request::Hello { version } => self.greet(version).await,
-            Request::Publish { channel, resume, anew } => {
-                self.attach(&channel, resume, &descriptors, |registry, guest| registry.publish(guest, anew))
-                    .await
+            Request::Publish { channel, resume, anew, required } => {
+                let grant =
+                    |registry: &mut Registry, guest: &Guest<'_>| registry.publish(guest, anew, &required);
+                self.attach(&channel, resume, &descriptors, grant).await
             }
             Request::Subscribe { channel, park, hidden: is_hidden, watch: watches, .. } => {
                 let mut bell = if park { descriptors.pop() } else { None };

@@ -171,6 +171,7 @@ impl Channel {
                 tracing::error!(channel = told.name, "the service manager does not keep its memory: {e}");
             }
             (self.current, self.spare, self.clean) = (Some(shown), None, None);
+            self.tell_differences(told.events);
         }
         Ok(true)
     }

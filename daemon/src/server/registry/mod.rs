@@ -21,12 +21,14 @@ use attached::Attached;
 use channel::{Channel, Observers, Reader};
 use gates::Gates;
 pub use memory::{After, Memory, MemoryRequest};
+use nix::errno::Errno;
 pub use reload::{Changes, Made};
-use shmcast::control::{RefusalCode, Response};
+use shmcast::control::{Properties, RefusalCode, Required, Response};
 use shmcast::hosting::{Cut, Entry, Hold, HostedPage, fault};
 use shmcast::{ChannelStatus, Process, ReaderStats};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// The limit for the characters of a refusal's reason.
@@ -51,6 +53,15 @@ pub struct Refused {
 }
 
 impl Refused {
+    /// Makes the refusal for an error of the system. A lack of descriptors is the daemon's own, not the program's.
+    pub fn failed(what: &str, e: &io::Error) -> Self {
+        let lack = match e.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EMFILE | Errno::ENFILE) => "the daemon lacks descriptors, raise its LimitNOFILE=: ",
+            _ => "",
+        };
+        Self::new(RefusalCode::Failed, format!("{lack}{what}: {e}"))
+    }
+
     /// Makes a refusal. The reason can quote the client, so it is cut off after 600 characters to fit packets and logs.
     pub fn new(code: RefusalCode, why: impl Into<String>) -> Self {
         let why: String = why.into();
@@ -97,6 +108,8 @@ pub enum Grant {
     /// The caller must make this memory, pass it to [`stock`](Registry::stock), and ask again. On the event loop, making the memory would
     /// take too long.
     NeedsMemory(Box<MemoryRequest>),
+    /// The channel has, or gets, other properties than the program requires.
+    Unfit(Properties),
     /// The caller must ask again after programs of a crashed daemon have had time to attach again.
     NotYet,
 }
@@ -144,11 +157,12 @@ impl Registry {
     }
 
     /// Grants a publisher the segment, the lock and the charter. Two programs can get this grant at the same time. The lock then decides
-    /// which of them publishes. With `anew`, the channel's sequences begin at 1 again.
+    /// which of them publishes. With `anew`, the channel's sequences begin at 1 again. If the channel does not have and does not get the
+    /// properties of `required`, nothing changes.
     ///
     /// # Errors
     /// [`Refused`] with the reason.
-    pub fn publish(&mut self, guest: &Guest<'_>, anew: bool) -> Result<Grant, Refused> {
+    pub fn publish(&mut self, guest: &Guest<'_>, anew: bool, required: &Required) -> Result<Grant, Refused> {
         let Guest { id, who, channel: name, shown, notices, .. } = *guest;
         let Self { channels, store, waker, events, received, promoted, uid, gates, .. } = self;
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
@@ -169,6 +183,9 @@ impl Registry {
                 let why = format!("channel {name:?} has gone on without this publisher: start it again");
                 return Err(Refused::new(RefusalCode::Busy, why));
             }
+        } else if let Some(found) = channel.config.spec().unfit(required) {
+            // The check comes before the channel moves to memory that is as configured.
+            return Ok(Grant::Unfit(found));
         } else if let Some(request) = channel.make_way(anew, &mut told)? {
             return Ok(Grant::NeedsMemory(Box::new(request)));
         } else {
@@ -461,6 +478,6 @@ fn unknown(name: &str) -> Refused {
     Refused::new(RefusalCode::UnknownChannel, why)
 }
 
-fn failed(what: &'static str) -> impl FnOnce(std::io::Error) -> Refused {
-    move |e| Refused::new(RefusalCode::Failed, format!("{what}: {e}"))
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> Refused {
+    move |e| Refused::failed(what, &e)
 }

@@ -4,6 +4,7 @@ use super::channel::{Channel, Observers, warn_of_refused_steps};
 use super::memory::reopen;
 use super::{After, Memory, MemoryRequest, Registry};
 use crate::config::{ChannelConfig, Config};
+use crate::server::events::Events;
 use crate::server::store::Kept;
 use anyhow::Context;
 use shmcast::hosting::{Cut, Entry, HostedCharter, HostedSegment, fault};
@@ -87,7 +88,9 @@ impl Registry {
                     if wanted.mlock {
                         warn_of_refused_steps(&wanted.name, &hosted.lock_again()());
                     }
-                    Channel::new(wanted.clone(), charter, Some(hosted), None)
+                    let channel = Channel::new(wanted.clone(), charter, Some(hosted), None);
+                    channel.tell_differences(&self.events);
+                    channel
                 }
                 None => {
                     // A spare does not continue the journal, because it is not known yet whether the channel needs the spare.
@@ -251,6 +254,17 @@ impl Registry {
         self.events.tell("removed", Some(name), None, None, &detail);
         if channel.is_in_use() {
             self.retired.insert(name.to_owned(), channel);
+        }
+    }
+}
+
+impl Channel {
+    /// Reports the settings that the memory of an earlier daemon does not have.
+    pub(super) fn tell_differences(&self, events: &Events) {
+        let differences = self.differences().join(", ");
+        if !differences.is_empty() {
+            let detail = format!("kept as made until the next publisher: {differences}");
+            events.tell("kept-as-made", Some(&self.config.name), None, None, &detail);
         }
     }
 }

@@ -9,7 +9,7 @@ mod targets;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fastrand::Rng;
-use shmcast::control::{Event, Request as SocketRequest, Response, VERSION, decode, encode};
+use shmcast::control::{Event, Request as SocketRequest, Required, Response, VERSION, decode, encode};
 use shmcast::journal::format::{
     FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind, TRAILER_BYTES, aligned,
 };
@@ -237,7 +237,12 @@ fn no_words_break_the_control_socket() {
     let channel = || "ticks".to_owned();
     let mut sound: Vec<Vec<u8>> = [
         SocketRequest::Hello { version: VERSION },
-        SocketRequest::Publish { channel: channel(), resume: true, anew: false },
+        SocketRequest::Publish {
+            channel: channel(),
+            resume: true,
+            anew: false,
+            required: Required::default(),
+        },
         SocketRequest::Subscribe {
             channel: channel(),
             resume: false,

@@ -83,6 +83,9 @@ fn what_is_at_the_sockets_path_and_is_no_leftover_stays() {
     symlink(at("nowhere"), at("dangling")).unwrap();
     assert_refused("a link to nothing", dir.path(), &at("dangling"));
     assert!(!at("nowhere").exists() && at("dead").exists());
+    for name in ["file", "directory", "fifo", "link", "dangling"] {
+        assert!(!at(&format!("{name}.lock")).exists(), "a refused daemon left the lock of {name}");
+    }
 }
 
 #[test]

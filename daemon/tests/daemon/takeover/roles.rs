@@ -4,7 +4,7 @@ use super::{LAST, tell};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use shmcast::control::{Request, Response, VERSION, decode, encode};
+use shmcast::control::{Request, Required, Response, VERSION, decode, encode};
 use shmcast::sys::handoff;
 use shmcast::{Client, Event, PublishError, Start, Subscriber, Wait};
 use shmcast_layout::ring::writer::Writer;
@@ -68,7 +68,12 @@ pub(super) fn publish_deaf(socket: &Path, dir: &Path, name: &str) {
 pub(super) fn register(socket: &Path, shown: &[BorrowedFd<'_>]) -> Option<(OwnedFd, Vec<File>)> {
     let place = handoff::connect(socket).ok()?;
     ask(&place, &Request::Hello { version: VERSION }, &[])?;
-    let request = Request::Publish { channel: "ticks".into(), resume: !shown.is_empty(), anew: false };
+    let request = Request::Publish {
+        channel: "ticks".into(),
+        resume: !shown.is_empty(),
+        anew: false,
+        required: Required::default(),
+    };
     match ask(&place, &request, shown)? {
         (Response::Publishing { .. }, files) => Some((place, files)),
         _ => None,

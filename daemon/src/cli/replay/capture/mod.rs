@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     let packets = args.open(stop)?;
     let settings = args.ring.begin()?;
     let (host, channel) = args.host.host_of(&args.into)?;
-    let mut publisher = settings.publisher_of_input(&host, &channel)?.open()?;
+    let mut publisher = settings.open_for_input(&host, &channel)?;
     wait_for_readers(args.ring.wait_readers, &host, &channel, stop)?;
 
     let first = publisher.next_sequence();
