@@ -187,6 +187,13 @@ impl Drain {
             return Err(RecordError::Restarted);
         }
         let is_elsewhere = self.follow_ring()?;
+        self.state_epoch(taken);
+        // Another ring might have more events.
+        Ok(Some(taken + usize::from(is_elsewhere)))
+    }
+
+    /// States the epoch that the last batch of `taken` events has reached, if no event of the ring has told it.
+    fn state_epoch(&mut self, taken: usize) {
         // The first publisher might have published nothing yet.
         let Self { packer, subscriber, epoch_by, .. } = self;
         let stated = match *epoch_by {
@@ -199,8 +206,6 @@ impl Drain {
         if epoch > packer.epoch() {
             packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
         }
-        // Another ring might have more events.
-        Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
     /// If the channel has moved to another ring, lets the next events go to another file, and returns true. This is early enough: a batch

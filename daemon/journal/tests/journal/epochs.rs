@@ -10,7 +10,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
 /// Offset of the state in a segment.
-const STATE: u64 = 32;
+const STATE: u64 = 32 * 8;
 
 /// A publisher takes over while nobody records. The journal says so before its first message, as the ring does.
 #[test]
@@ -258,12 +258,13 @@ fn the_first_publishers_epoch_is_stated_before_its_end() {
     let mut publisher = host.publisher("t", 64 << 10);
     publisher.publish_batch(["1", "2", "3"]).unwrap();
     publisher.close();
+    let subscriber = host.subscriber("t");
     // The ring looks as before its first publisher until the recorder has taken the first batch.
     let segment = OpenOptions::new().read(true).write(true).open(host.segment("t")).unwrap();
     let mut state = [0; 8];
     segment.read_exact_at(&mut state, STATE).unwrap();
     segment.write_all_at(&[0; 8], STATE).unwrap();
-    let recorder = host.record("t", SyncPolicy::Each);
+    let recorder = host.record_by(subscriber, SyncPolicy::Each);
     until(&recorder, |progress| progress.durable == 3);
     segment.write_all_at(&state, STATE).unwrap();
     recorder.stop().unwrap();

@@ -30,7 +30,7 @@ impl Host {
         Publisher::builder(name).dir(self.channels.path()).capacity(capacity).open().unwrap()
     }
 
-    fn subscriber(&self, name: &str) -> Subscriber {
+    pub(super) fn subscriber(&self, name: &str) -> Subscriber {
         let builder = Subscriber::builder(name).dir(self.channels.path()).start(Start::Oldest);
         builder.history(History::Never).open().unwrap()
     }
@@ -42,8 +42,12 @@ impl Host {
     }
 
     pub(super) fn record(&self, name: &str, sync: SyncPolicy) -> Recorder {
+        self.record_by(self.subscriber(name), sync)
+    }
+
+    pub(super) fn record_by(&self, subscriber: Subscriber, sync: SyncPolicy) -> Recorder {
         let settings = Settings { sync, file_bytes: 1 << 20, ..Settings::default() };
-        Recorder::start(self.journal.path(), self.subscriber(name), settings).unwrap()
+        Recorder::start(self.journal.path(), subscriber, settings).unwrap()
     }
 
     /// The file of a channel's ring.
