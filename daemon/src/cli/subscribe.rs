@@ -165,7 +165,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         if let Err(RecvError::Stalled { sequence }) = event {
-            note!("{channel}: the journal's recorder stands still: waiting for sequence {sequence}");
+            note!(
+                "{channel}: the journal cannot give sequence {sequence} yet: its recorder or daemon stands still, or descriptors are \
+                 short: waiting"
+            );
             continue;
         }
         let Some(event) = event? else {
