@@ -38,6 +38,15 @@ pub enum JournalError {
         /// The stream of the files, if the files name it.
         stream: Option<StreamId>,
     },
+    /// A link has the name of a stream's folder. No reader follows it.
+    #[error(
+        "{}: is a link, and the folder of a stream must be a real one: move the folder back, or make the journal's directory the link",
+        path.display()
+    )]
+    Link {
+        /// The link.
+        path: PathBuf,
+    },
     /// A file does not belong to a journal, or has a format that this build does not read.
     #[error("{}: {source}", path.display())]
     Format {

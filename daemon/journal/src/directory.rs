@@ -3,7 +3,7 @@
 use crate::complete::Complete;
 use crate::core::{Io, Memory, Pages, Step, Stretch};
 use crate::error::RecordError;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, Stat, fstat, stat, statat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, Stat, fstat, lstat, statat};
 use rustix::io::{Errno, ReadWriteFlags};
 use shmcast::StreamId;
 use shmcast::hosting::fault;
@@ -137,7 +137,7 @@ impl Directory {
     /// Checks that the path still leads to this directory, and that the lock and each open file still have their names. Otherwise nobody
     /// can read the new records, or another recorder can write here. Complete files are compared with the folder only when a file is completed.
     pub(crate) fn check_names(&self) -> Result<(), RecordError> {
-        if !is_named(&self.handle, stat(&self.path)) {
+        if !is_named(&self.handle, lstat(&self.path)) {
             return Err(self.moved("the directory".to_owned()));
         }
         if !self.is_locked() {
