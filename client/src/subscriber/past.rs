@@ -237,7 +237,7 @@ impl Subscriber {
 
     fn note_progress(&mut self) {
         if let Some(past) = &mut self.past {
-            (past.waits_since, past.is_final) = (None, false);
+            (past.waits_since, past.asks_again_at, past.is_final) = (None, None, false);
         }
     }
 
