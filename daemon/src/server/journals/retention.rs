@@ -228,7 +228,7 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let dir = room.path().join("journal");
         let open = |name: &str| {
-            shmcast::Publisher::builder(name).dir(room.path().join(name)).capacity(64 << 10).open().unwrap()
+            shmcast::Publisher::builder(name).dir(room.path()).capacity(64 << 10).open().unwrap()
         };
         let (own, other) = (open("a"), open("b"));
         let own = own.header().stream;
