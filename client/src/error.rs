@@ -280,6 +280,11 @@ impl ChannelError {
         matches!(self, Self::Os { source, .. } if is_shortage(source))
     }
 
+    /// Whether the daemon could not do what it was asked for. This says nothing about the channel.
+    pub(crate) const fn is_failure(&self) -> bool {
+        matches!(self, Self::Refused { code: RefusalCode::Failed, .. })
+    }
+
     /// Whether a file of the channel does not exist.
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self, Self::Os { source, .. } if is_absent(source))

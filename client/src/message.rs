@@ -146,15 +146,17 @@ pub enum RecvError {
     /// The channel has moved to a segment without a board. Nothing was consumed.
     #[error("the channel goes on without a board: give its configuration one again, or read the stream")]
     NoBoard,
-    /// The next message is neither in the ring nor in the journal. There are two possible reasons:
+    /// The next message is not in the ring, and for two seconds the journal has not said whether it has it. There are three possible
+    /// reasons:
     ///
-    /// - The journal's recorder runs, but for two seconds it has neither written this message nor reported it as lost.
-    /// - The daemon that lends the journal has been silent for at least two seconds and less than ten.
+    /// - The journal's recorder runs, but has neither written this message nor reported it as lost.
+    /// - The daemon that lends the journal is silent or gone.
+    /// - Descriptors or memory are short, in the daemon or in this process.
     ///
-    /// Nothing was consumed: receive again to wait longer, or seek.
+    /// Nothing was consumed: receive again to wait longer, or seek. The error comes every two seconds as long as the reason lasts.
     #[error(
-        "sequence {sequence} is no longer in the ring and not yet in the journal, whose recorder or daemon stands still: receive \
-         again to wait for it, or go on elsewhere"
+        "sequence {sequence} is no longer in the ring, and the journal cannot give it yet, because its recorder or daemon stands still or \
+         descriptors are short: receive again to wait for it, or go on elsewhere"
     )]
     Stalled {
         /// The sequence for which the reader waits.

@@ -72,7 +72,7 @@ enum shmcast_code {
     SHMCAST_ERROR_SUPERSEDED = -53,       /* the channel has moved to new memory; open it again */
     SHMCAST_ERROR_TOO_OLD = -54,          /* the sequence has been overwritten */
     SHMCAST_ERROR_NOT_YET = -55,          /* the sequence is not published yet */
-    SHMCAST_ERROR_STALLED = -56,          /* the journal's recorder makes no progress; receive again */
+    SHMCAST_ERROR_STALLED = -56,          /* the journal cannot say yet whether it has the message; receive again */
     SHMCAST_ERROR_BOARD = -57             /* the board and the ring could not be joined: the publisher is too fast, or the board is damaged */
 };
 

@@ -8,6 +8,7 @@
 use super::cursor::{Cursor, Step};
 use super::header::{boot, header_of, salt};
 use super::list::{Journal, Opened, PRIVATE, lock_of};
+use super::spare::{lock_or_read, name_spare, spare_of};
 use super::streams::{Streams, folder_of};
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::clock::Clock;
@@ -16,8 +17,8 @@ use crate::error::is_absent;
 use crate::lock::Held;
 use rustix::fs::{Mode, OFlags};
 use shmcast_layout::journal::{
-    Codec, Composer, ControlRecord, FILE_HEADER_BYTES, FileHeader, FormatError, FrameBuilder, FrameFlags,
-    FrameHeader, FrameKind, RESERVE, RecordBody, Records, SPARE, file_name, parse_file_name,
+    Codec, Composer, ControlRecord, FileHeader, FormatError, FrameBuilder, FrameFlags, FrameHeader,
+    FrameKind, RESERVE, RecordBody, Records, SPARE, file_name, parse_file_name,
 };
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use shmcast_layout::layout::header::Header;
@@ -26,7 +27,6 @@ use shmcast_layout::mem::check_size_limit;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -40,7 +40,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug)]
 pub struct Ending {
     journal: Journal,
-    _lock: Held,
+    /// The lock, or the reason why this user cannot write to the journal.
+    lock: Result<Held, JournalError>,
     /// The header of the last file.
     last: FileHeader,
     next_number: u64,
@@ -61,7 +62,8 @@ struct LastRecords {
 
 impl Ending {
     /// Reads the end of the journal of `channel` in the directory at `path`, and takes its lock. It is the journal of `stream`, or the
-    /// newest one if `stream` is `None`. If the recorder was killed, everything that it wrote counts.
+    /// newest one if `stream` is `None`. If the recorder was killed, everything that it wrote counts. If this user can only read the
+    /// journal, the end is still known, and only [`begin`](Self::begin) and [`reopen`](Self::reopen) fail.
     ///
     /// Cost: it reads the headers of all files. If the last file is not sealed, it reads this file as a whole, at the speed of the disk.
     ///
@@ -97,8 +99,11 @@ impl Ending {
         }
         let mut journal = journal.ok_or_else(empty)?;
         let path = journal.path().to_owned();
-        let lock = lock_of(journal.folder())?;
-        name_spare(journal.folder())?;
+        let lock = lock_or_read(journal.folder())?;
+        let unnamed = match &lock {
+            Ok(_) => name_spare(journal.folder()).map(|()| None)?,
+            Err(_) => spare_of(journal.folder())?,
+        };
         journal.refresh()?;
         let names = journal.folder().names().map_err(JournalError::os("list", &path))?;
         let named = names.iter().filter_map(|name| parse_file_name(name.to_str()?)).max().unwrap_or(0);
@@ -111,11 +116,18 @@ impl Ending {
         }
         let opened = journal.open_file(&last)?;
         let previous = opened.trailer.map_or((0, 0), |trailer| (opened.header.salt, trailer.chain));
-        let (due, mut said) = last_words(opened, &journal.path_of(&last))?;
+        let (mut due, mut said) = last_words(opened, &journal.path_of(&last))?;
+        if let Some(unnamed) = unnamed {
+            let header = unnamed.header.clone();
+            let (unnamed_due, later) = last_words(unnamed, &path.join(SPARE))?;
+            due = due.max(unnamed_due);
+            let reserve = said.reserve.max(later.reserve).max(header.reserve);
+            said = LastRecords { reserve, epoch: said.epoch.max(later.epoch).max(header.epoch), clean: None };
+        }
         let headers = || journal.files().iter().map(|file| &file.header);
         said.reserve = said.reserve.max(headers().map(|header| header.reserve).max().unwrap_or(0));
         let next_number = headers().map(|header| header.file).max().unwrap_or(0).max(named) + 1;
-        Ok(Self { last: last.header.clone(), journal, _lock: lock, next_number, previous, due, said })
+        Ok(Self { last: last.header.clone(), journal, lock, next_number, previous, due, said })
     }
 
     /// The sequence due after everything in the journal.
@@ -246,6 +258,7 @@ impl Ending {
             previous_chain: self.previous.1,
             ..header
         };
+        let _held = self.lock?;
         add_file(self.journal.folder(), header, sequences, ticks)
     }
 }
@@ -347,33 +360,6 @@ fn has_journal(folder: &Folder) -> Result<bool, JournalError> {
     let names = folder.names().map_err(JournalError::os("list", folder.path()))?;
     let is_file = |name: &str| name == SPARE || parse_file_name(name).is_some();
     Ok(names.iter().any(|name| name.to_str().is_some_and(is_file)))
-}
-
-/// Gives a file its final name, as the next recorder would do, if the file's recorder ended before this step.
-fn name_spare(folder: &Folder) -> Result<(), JournalError> {
-    let os = || JournalError::os("name", folder.path_of(SPARE));
-    let file = match folder.file(SPARE, OFlags::RDONLY) {
-        Ok(file) => file,
-        Err(e) if is_absent(&e) => return Ok(()),
-        Err(e) => return Err(os()(e)),
-    };
-    let mut page = [0; FILE_HEADER_BYTES];
-    let header = match file.read_exact_at(&mut page, 0) {
-        Ok(()) => FileHeader::decode(&page),
-        // Nothing was written to the file. The file is removed when the next file is made.
-        Err(_) => return Ok(()),
-    };
-    match header {
-        Ok(header) => {
-            file.sync_all().map_err(os())?;
-            folder.rename(SPARE, file_name(header.file, header.sequence)).map_err(os())?;
-            folder.sync().map_err(os())
-        }
-        Err(source @ FormatError::Version { .. }) => {
-            Err(JournalError::Format { path: folder.path_of(SPARE), source })
-        }
-        Err(_) => Ok(()),
-    }
 }
 
 /// Refuses a journal if this build cannot read one of its files. A file without a whole header does not count, because it was never synced.

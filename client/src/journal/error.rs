@@ -1,6 +1,6 @@
 //! Errors of reading a journal.
 
-use crate::error::ChannelError;
+use crate::error::{ChannelError, is_shortage};
 use shmcast_layout::control::RefusalCode;
 use shmcast_layout::journal::{Codec, FormatError, StreamId};
 use std::io;
@@ -37,6 +37,15 @@ pub enum JournalError {
         path: PathBuf,
         /// The stream of the files, if the files name it.
         stream: Option<StreamId>,
+    },
+    /// A link has the name of a stream's folder. No reader follows it.
+    #[error(
+        "{}: is a link, and the folder of a stream must be a real one: move the folder back, or make the journal's directory the link",
+        path.display()
+    )]
+    Link {
+        /// The link.
+        path: PathBuf,
     },
     /// A file does not belong to a journal, or has a format that this build does not read.
     #[error("{}: {source}", path.display())]
@@ -167,6 +176,17 @@ impl JournalError {
         )
     }
 
+    /// Whether the error leaves open if the journal has a message: no daemon answers, or descriptors or memory are short, here or in the
+    /// daemon.
+    pub(crate) fn is_undecided(&self) -> bool {
+        let is_short = match self {
+            Self::Os { source, .. } => is_shortage(source),
+            Self::Channel(e) => e.is_shortage() || e.is_failure(),
+            _ => false,
+        };
+        is_short || self.is_absence()
+    }
+
     /// Whether the error says that there is no journal of the channel's stream.
     pub(crate) const fn is_none(&self) -> bool {
         matches!(
@@ -208,5 +228,10 @@ mod tests {
             assert!(!refused(code).is_passing(), "{code:?}");
         }
         assert!(!JournalError::Empty { path: PathBuf::new() }.is_passing());
+        let undecided = |source: io::Error| JournalError::os("open", "ticks")(source).is_undecided();
+        assert!(undecided(rustix::io::Errno::MFILE.into()) && !undecided(source()));
+        assert!(
+            refused(RefusalCode::Failed).is_undecided() && !refused(RefusalCode::NoJournal).is_undecided()
+        );
     }
 }

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Time for which a reader repeats a request to a daemon that has too many requests.
 const CROWDED: Duration = Duration::from_millis(1500);
 
-/// The time for which a reader waits for the return of a daemon that does not answer.
+/// The time for which a reader that is being opened waits for the return of a daemon that does not answer.
 pub(crate) const PATIENCE_FOR_DAEMON: Duration = Duration::from_secs(10);
 
 /// Pause between two searches for the next file in a directory.
@@ -43,8 +43,6 @@ enum Place {
         channel: String,
         /// Whether a recorder appended when the daemon last answered.
         recording: bool,
-        /// The time at which the daemon last answered.
-        answered: Option<Instant>,
     },
 }
 
@@ -135,7 +133,7 @@ impl Files {
     /// Reads the files of a channel that the daemon lends.
     pub(crate) fn of_daemon(client: &Client, channel: &str) -> Self {
         let (client, channel) = (client.clone(), channel.to_owned());
-        let place = Place::Daemon { client, channel, recording: false, answered: None };
+        let place = Place::Daemon { client, channel, recording: false };
         Self { place, stream: None }
     }
 
@@ -167,7 +165,8 @@ impl Files {
         } else {
             let wanted = Wanted::Sequence(end.unwrap_or(due).max(due));
             match self.ask(wanted, Some(salt)) {
-                Err(e) if e.is_absence() && self.is_waited_for() => return Ok(None),
+                // The daemon might be restarting, and the next daemon continues the journal.
+                Err(e) if e.is_absence() && self.is_recording() => return Ok(None),
                 // Numbers cannot be compared here, because the daemon might record to another directory now.
                 asked => Some(asked?).filter(|picked| picked.opened.header.salt != salt),
             }
@@ -211,7 +210,7 @@ impl Files {
     }
 
     fn ask_once(&mut self, wanted: Wanted, read: Option<u64>) -> Result<Picked, JournalError> {
-        let Place::Daemon { client, channel, recording, answered } = &mut self.place else {
+        let Place::Daemon { client, channel, recording } = &mut self.place else {
             unreachable!("only a daemon is asked");
         };
         let (sequence, time_ns) = match wanted {
@@ -225,21 +224,12 @@ impl Files {
         let Response::History(History { file: number, offset, recording: is_recording, .. }) = reply else {
             return Err(conversation.confused(&reply).into());
         };
-        (*recording, *answered) = (is_recording, Some(Instant::now()));
+        *recording = is_recording;
         let path = PathBuf::from(format!("journal:{channel}:{number}"));
         let opened = Opened::new(file)
             .map_err(JournalError::os("read", &path))?
             .map_err(|source| JournalError::Format { path: path.clone(), source })?;
         Ok(Picked { opened, path, hint: Some(offset), limit: None })
-    }
-
-    /// Whether to wait for a daemon that does not answer. The daemon might be restarting, and the next daemon continues the journal. The
-    /// result is false if the last answer is older than [`PATIENCE_FOR_DAEMON`].
-    fn is_waited_for(&mut self) -> bool {
-        let Place::Daemon { recording, answered, .. } = &mut self.place else { return false };
-        let is_gone = answered.is_none_or(|answered| answered.elapsed() >= PATIENCE_FOR_DAEMON);
-        *recording &= !is_gone;
-        *recording
     }
 
     /// Whether this is the oldest file that still exists. If so, a reader that wants earlier messages has lost them.

@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Mode of a new file: only the recorder's user can read it.
 pub(super) const PRIVATE: u32 = 0o600;
 /// The name of a folder's lock.
-const LOCK: &str = "lock";
+pub(super) const LOCK: &str = "lock";
 /// Two changes of a directory have different times if they are further apart than this.
 const SAME_TIME: Duration = Duration::from_secs(1);
 

@@ -36,6 +36,7 @@ mod list;
 mod lookup;
 mod reader;
 mod reserve;
+mod spare;
 mod streams;
 mod verify;
 mod window;

@@ -181,6 +181,11 @@ impl Reader {
         self.trimmed == Some(sequence)
     }
 
+    /// The pause between two searches for the next file.
+    pub(crate) fn pause(&self) -> Duration {
+        self.files.pause()
+    }
+
     /// After this call, the next read checks for new data at the end of the journal, even if the last check was recent.
     pub(crate) fn look_now(&mut self) {
         (self.rest_until, self.looked_for_files) = (None, None);

@@ -11,6 +11,7 @@ use super::error::JournalError;
 use super::list::Journal;
 use crate::directory::{Folder, is_same_file};
 use crate::error::is_absent;
+use rustix::fs::FileType;
 use shmcast_layout::journal::parse_file_name;
 use shmcast_layout::layout::stream::StreamId;
 use std::path::{Path, PathBuf};
@@ -38,7 +39,7 @@ impl Streams {
     ///
     /// # Errors
     /// [`JournalError`] if the directory or a stream's folder cannot be read. [`JournalError::Flat`] if files of a journal lie in the
-    /// directory itself.
+    /// directory itself. [`JournalError::Link`] if a link has the name of a stream's folder.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -80,6 +81,9 @@ impl Streams {
                     journal.refresh()?;
                     self.journals.push(journal);
                 }
+                Err(e) if e.kind() == std::io::ErrorKind::NotADirectory && self.is_link(stream) => {
+                    return Err(JournalError::Link { path: folder_of(&path, stream) });
+                }
                 Err(e) if is_absent(&e) || e.kind() == std::io::ErrorKind::NotADirectory => {}
                 Err(e) => return Err(JournalError::os("open the folder of a stream in", path)(e)),
             }
@@ -99,6 +103,12 @@ impl Streams {
     /// ```
     pub fn first_number(&self) -> u64 {
         self.journals.iter().map(Journal::newest_number).max().unwrap_or(0) + 1
+    }
+
+    /// Whether a link has the name of a stream's folder. The files behind it would be read by nobody.
+    fn is_link(&self, stream: StreamId) -> bool {
+        let named = self.folder.stat(stream.to_string());
+        named.is_ok_and(|named| FileType::from_raw_mode(named.st_mode).is_symlink())
     }
 
     /// Whether a stream's folder still has its name.

@@ -121,7 +121,7 @@ impl Subscriber {
             }
             Entered::Not => {}
         }
-        if is_wanted && self.past.as_ref().is_some_and(|past| past.is_waited_for()) {
+        if is_wanted && self.past.as_ref().is_some_and(|past| past.is_undecided()) {
             return Err(RecvError::Stalled { sequence: self.next_sequence() });
         }
         self.skip_in_ring()

@@ -23,6 +23,7 @@ mod page;
 mod past;
 mod records;
 mod select;
+mod stalls;
 mod starting;
 #[cfg(feature = "tokio")]
 mod stream;

@@ -53,8 +53,10 @@ pub(super) struct Past {
     again_at: Option<Instant>,
     /// Until this time, the subscriber does not wait for a journal that cannot be read, because it has just waited for one.
     hasty_until: Option<Instant>,
-    /// The time of the first request that the daemon left unanswered. It has a value as long as the daemon does not answer.
-    absent_since: Option<Instant>,
+    /// The time since which it is unknown whether there is a journal, because no daemon answers, or descriptors are short.
+    undecided_since: Option<Instant>,
+    /// Until this time, the reader does not ask for its next file again, because the last answer left open whether there is one.
+    pub(super) asks_again_at: Option<Instant>,
     /// During a search for the journal: the sequence that the subscriber needs, and the time at which the search began.
     sought: Option<(u64, Instant)>,
     pub(super) told: Told,
@@ -187,7 +189,8 @@ impl Past {
             is_final: false,
             again_at: None,
             hasty_until: None,
-            absent_since: None,
+            undecided_since: None,
+            asks_again_at: None,
             sought: None,
             told: Told::new(),
             batch_ring: None,
@@ -201,6 +204,7 @@ impl Past {
     /// Called when the channel restarts. Forgets the journal of the stream before the restart.
     pub(super) fn forget(&mut self) {
         (self.reader, self.again_at, self.hasty_until, self.sought) = (None, None, None, None);
+        self.undecided_since = None;
         self.told.clear();
     }
 
@@ -216,6 +220,7 @@ impl Past {
 
     fn rest_for(&mut self, pause: Duration) {
         (self.again_at, self.hasty_until, self.sought) = (Some(Instant::now() + pause), None, None);
+        self.undecided_since = None;
     }
 
     /// Called after a search that could not find out whether there is a journal. The next loss begins another search. If that search fails
@@ -232,9 +237,14 @@ impl Past {
         self.hasty_until.is_some_and(|until| now < until)
     }
 
-    /// Whether the daemon that passes the journal's files might be restarting.
-    pub(super) fn is_waited_for(&self) -> bool {
-        self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
+    /// Whether the last search left open if there is a journal.
+    pub(super) const fn is_undecided(&self) -> bool {
+        self.undecided_since.is_some()
+    }
+
+    /// Whether a reader that is being opened still waits for a daemon.
+    fn is_waited_for(&self) -> bool {
+        self.undecided_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
     /// Opens the journal of this stream, and waits for it. Returns `None` if there is no journal. Returns an error if it is still unknown
@@ -276,32 +286,35 @@ impl Past {
         let begun = self.sought.filter(|(sought, _)| *sought == due).map_or(now, |(_, begun)| begun);
         let missing = match self.look(stream, due, open) {
             Ok(reader) => {
-                (self.sought, self.again_at, self.absent_since, self.hasty_until) = (None, None, None, None);
+                (self.sought, self.again_at, self.undecided_since, self.hasty_until) =
+                    (None, None, None, None);
                 return Ok(reader);
             }
             Err(missing) => missing,
         };
-        let is_absent = matches!(&missing, Missing::Unknown(e) if e.is_absence());
-        self.absent_since = if is_absent { self.absent_since.or(Some(begun)) } else { None };
+        let is_undecided = matches!(&missing, Missing::Unknown(e) if e.is_undecided());
+        self.undecided_since = if is_undecided { self.undecided_since.or(Some(begun)) } else { None };
         (self.sought, self.again_at) = (None, None);
         let patience = match missing {
             Missing::NotYet => NAMED_WITHIN,
-            // A daemon that does not answer might be restarting.
-            Missing::Unknown(_) if is_hasty && !is_absent => Duration::ZERO,
+            // A daemon that does not answer might be restarting, and descriptors might soon be free.
+            Missing::Unknown(_) if is_hasty && !is_undecided => Duration::ZERO,
             Missing::Unknown(_) => STALL,
             Missing::None => Duration::ZERO,
         };
         // The search itself might have taken long, such as in a process that was stopped. So a late search does not decide, and the next
         // one does.
         if now - begun < patience {
-            (self.sought, self.again_at) = (Some((due, begun)), Some(Instant::now() + LOOK_AGAIN));
+            // Each refusal is an event of the daemon.
+            let is_refused = matches!(&missing, Missing::Unknown(JournalError::Channel(e)) if e.is_failure());
+            let pause = if is_refused { AGAIN } else { LOOK_AGAIN };
+            (self.sought, self.again_at) = (Some((due, begun)), Some(Instant::now() + pause));
             return Err(Missing::NotYet);
         }
-        if !self.is_waited_for() {
-            match missing {
-                Missing::Unknown(_) if !is_absent => self.hasten(),
-                _ => self.rest(),
-            }
+        match missing {
+            _ if is_undecided => {}
+            Missing::Unknown(_) => self.hasten(),
+            _ => self.rest(),
         }
         Err(match missing {
             Missing::NotYet => Missing::None,

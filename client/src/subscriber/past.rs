@@ -18,7 +18,7 @@
 //! no message, and `Doubt::Past` leads the subscriber to this module. So the code for live messages needs no further check.
 
 use super::hosted::Hosted;
-use super::origin::{Missing, Past, STALL};
+use super::origin::{Missing, Past};
 use super::telling::MOST_LEFT_OUT;
 use super::{Buffer, Doubt, Outcome, Subscriber};
 use crate::journal::format::FileHeader;
@@ -102,7 +102,7 @@ impl Subscriber {
     fn read_past(&mut self, sequence: u64, reader: Reader) {
         let Some(past) = &mut self.past else { return };
         past.reader = Some(reader);
-        (past.waits_since, past.is_final) = (None, false);
+        (past.waits_since, past.asks_again_at, past.is_final) = (None, None, false);
         past.told.go_over();
         if self.doubt != Doubt::Past {
             past.wait = std::mem::replace(&mut self.wait, WAIT);
@@ -138,6 +138,10 @@ impl Subscriber {
             let is_time = self.past_reader().is_none_or(Reader::is_between_frames);
             if is_time && let Some(live) = self.try_live(true)? {
                 return Ok(Some(live));
+            }
+            if self.past.as_ref().is_some_and(|past| past.asks_again_at.is_some_and(|at| Instant::now() < at))
+            {
+                return self.wait_for_past();
             }
             let batch_ring = self.past.as_ref().and_then(|past| past.batch_ring);
             let Some(reader) = self.past.as_mut().and_then(|past| past.reader.as_mut()) else {
@@ -186,16 +190,14 @@ impl Subscriber {
                     Some(told) => return Ok(told),
                     None => continue,
                 },
+                Err(e) if e.is_undecided() => {
+                    let pause = reader.pause();
+                    return self.ask_again_after(pause);
+                }
                 Err(e) => break e.is_passing(),
             }
         };
         if may_pass && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
-    }
-
-    /// Whether to wait for a journal that cannot be read now. The cause might pass soon, such as a lack of descriptors or memory.
-    fn may_wait_for_past(&mut self) -> bool {
-        let Some(past) = &mut self.past else { return false };
-        past.waits_since.get_or_insert_with(Instant::now).elapsed() < STALL
     }
 
     /// The header of the journal file that contained the last event; `None` if the event came from the ring.
@@ -237,7 +239,7 @@ impl Subscriber {
 
     fn note_progress(&mut self) {
         if let Some(past) = &mut self.past {
-            (past.waits_since, past.is_final) = (None, false);
+            (past.waits_since, past.asks_again_at, past.is_final) = (None, None, false);
         }
     }
 
@@ -250,7 +252,7 @@ impl Subscriber {
 
     /// Returns to the ring if the ring has the next sequence. With `with_room`, does so only if the reader has some room before the
     /// publisher can lap it again.
-    fn try_live(&mut self, with_room: bool) -> Result<Option<Outcome>, RecvError> {
+    pub(super) fn try_live(&mut self, with_room: bool) -> Result<Option<Outcome>, RecvError> {
         let due = self.reader.place().sequence;
         match self.seek_ahead(due) {
             Ok(true) => {
@@ -327,12 +329,7 @@ impl Subscriber {
             return self.give_up_past().map(Some);
         }
         past.is_final = false;
-        let since = *past.waits_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= STALL {
-            past.waits_since = None;
-            return Err(RecvError::Stalled { sequence: due });
-        }
-        Ok(Some(None))
+        self.wait_for_past().map(Some)
     }
 
     /// Whether the channel restarts in its next segment, and that segment has arrived.

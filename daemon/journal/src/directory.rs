@@ -4,7 +4,7 @@ use crate::complete::Complete;
 use crate::core::{Io, Memory, Pages, Step, Stretch};
 use crate::error::RecordError;
 use crate::names::{found, is_named, place};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fstat, stat, statat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fstat, lstat, statat};
 use rustix::io::{Errno, ReadWriteFlags};
 use shmcast::StreamId;
 use shmcast::hosting::fault;
@@ -141,7 +141,7 @@ impl Directory {
     /// Checks that the path still leads to this directory, and that the lock and each open file still have their names. Otherwise nobody
     /// can read the new records, or another recorder can write here. Complete files are compared with the folder only when a file is completed.
     pub(crate) fn check_names(&self) -> Result<(), RecordError> {
-        if !is_named(&self.handle, stat(&self.path)).map_err(self.os())? {
+        if !is_named(&self.handle, lstat(&self.path)).map_err(self.os())? {
             return Err(self.moved("the directory".to_owned()));
         }
         if !self.is_locked().map_err(self.os())? {

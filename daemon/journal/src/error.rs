@@ -1,5 +1,6 @@
 //! The reasons why a channel is not recorded.
 
+use crate::Progress;
 use crate::core::RecoverError;
 use shmcast::journal::JournalError;
 use shmcast::{LocateError, RecvError};
@@ -85,6 +86,8 @@ pub enum RecordError {
         is_over: bool,
         /// The last error of the disk that was not reported yet, with the name of the failed operation.
         last: Option<(&'static str, io::Error)>,
+        /// The progress at the end.
+        progress: Box<Progress>,
     },
 }
 

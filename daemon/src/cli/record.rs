@@ -211,6 +211,12 @@ fn record(
         Ok(progress) => last = *progress,
         // Nobody can read back messages whose file has lost its name.
         Err(RecordError::Moved { .. }) => last.durable = 0,
+        Err(RecordError::Unwritten { lost, progress, .. }) => {
+            last = **progress;
+            // These messages were taken from the ring, and are in no file.
+            last.messages = last.messages.saturating_sub(last.drained.saturating_sub(last.written));
+            sums.unrecorded += lost;
+        }
         Err(_) => {}
     }
     sums.add(last);
@@ -245,6 +251,8 @@ struct Sums {
     bytes: u64,
     overrun: u64,
     missing: u64,
+    /// Messages that the disk did not take.
+    unrecorded: u64,
     /// The progress of the last stream.
     last: Option<Progress>,
 }
@@ -272,6 +280,7 @@ impl Sums {
                 "durable": last.durable,
                 "overrun": self.overrun,
                 "missing": self.missing,
+                "unrecorded": self.unrecorded,
                 "bytes": self.bytes,
                 "file": last.file,
                 "io": last.io.name(),
@@ -279,7 +288,11 @@ impl Sums {
         }
         let of = if self.streams > 1 { format!(" of {} streams", self.streams) } else { String::new() };
         let (messages, bytes) = (grouped(self.messages), bytesize::ByteSize(self.bytes));
-        note!("{channel}: {messages} messages{of} up to sequence {} in {bytes}", grouped(last.durable));
+        let up_to = match last.durable {
+            0 => String::new(),
+            durable => format!(" up to sequence {}", grouped(durable)),
+        };
+        note!("{channel}: {messages} messages{of}{up_to} in {bytes}");
         if self.overrun > 0 {
             note!("{channel}: {} messages came too fast and are missing", grouped(self.overrun));
         }

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use serde_json::json;
 use shmcast::hosting::fault;
-use shmcast::journal::Cause;
+use shmcast::journal::{Cause, Journal, JournalError};
 use shmcast::{
     EndWatch, Event, History, Message, RecvError, Resume, Start, State, Subscriber, SubscriberBuilder, Wait,
 };
@@ -142,6 +142,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let builder = builder_of(args, &host, &channel);
     let Some(mut subscriber) = attach(args, builder.clone(), &stop)? else { return ended(args, &stop, 0, 0) };
 
+    tell_no_journal(args, &subscriber);
     let mut tally = Tally::new(subscriber.next_sequence());
     let mut out = Out::stdout()?;
     // A user who waits for a publisher does not want the end of the previous one.
@@ -167,7 +168,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         if let Err(RecvError::Stalled { sequence }) = event {
-            note!("{channel}: the journal's recorder stands still: waiting for sequence {sequence}");
+            note!(
+                "{channel}: the journal cannot give sequence {sequence} yet: its recorder or daemon stands still, or descriptors are \
+                 short: waiting"
+            );
             continue;
         }
         let Some(event) = event? else {
@@ -280,6 +284,17 @@ fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option
         Err(e) if e.is_unknown_channel() && args.wait_channel => Ok(None),
         Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
         Err(e) => Err(e.into()),
+    }
+}
+
+/// If the user named a directory to begin in, and it has no journal of the channel's stream, reports where the reader begins.
+fn tell_no_journal(args: &Args, subscriber: &Subscriber) {
+    let Some(dir) = args.history.as_ref().filter(|dir| dir.as_os_str() != "none") else { return };
+    let is_past = !matches!(args.from, Start::Latest | Start::Board);
+    let found = Journal::open_stream(dir, subscriber.header().stream);
+    if is_past && matches!(found, Err(JournalError::Empty { .. } | JournalError::OtherStream { .. })) {
+        let (dir, next) = (dir.display(), subscriber.next_sequence());
+        note!("{}: {dir} has no journal of this stream: begins at {next}", args.channel);
     }
 }
 

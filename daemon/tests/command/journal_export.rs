@@ -50,6 +50,27 @@ fn gaps_come_back_as_gaps() {
     }
 }
 
+/// A single message before a leap of four billion sequences is no packet that is wrong and far off.
+#[test]
+fn what_lies_before_an_early_leap_comes_back() {
+    let host = Host::new();
+    let dir = host.dir.path().join("journal").display().to_string();
+    for line in [&b"first\n"[..], b"second\n"] {
+        let input = host.file("input", line).display().to_string();
+        let publish = format!("pub ticks --capacity 64KiB --input {input} --set continue_from={dir}");
+        for words in [&publish, &format!("record ticks --to {dir} --until-end"), "rm ticks"] {
+            let output = host.run(words);
+            assert!(matches!(output.status.code(), Some(0 | 3)), "{words}: {}", text(&output.stderr));
+        }
+    }
+    let pcap = host.dir.path().join("leap.pcap").display().to_string();
+    let output = host.run(&format!("journal export {dir} {pcap}"));
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    let output = host.run(&format!("replay {pcap} --into again --unwrap --speed max"));
+    assert!(!text(&output.stderr).contains("LEFT OUT"), "{}", text(&output.stderr));
+    assert_eq!(text(&host.run("sub again --from oldest").stdout), "first\nsecond\n");
+}
+
 #[test]
 fn a_message_that_no_packet_can_carry_is_named_and_leaves_no_file() {
     let host = Host::new();

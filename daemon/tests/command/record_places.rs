@@ -3,7 +3,7 @@
 
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use shmcast::journal::{Entry, Journal};
+use shmcast::journal::{Ending, Entry, Journal, JournalError, folder_of};
 use shmcast::{Event, History, Publisher, RecvError, Start, Subscriber};
 use shmcast_testkit::command::{Host, text};
 use shmcast_testkit::disk::Small;
@@ -197,4 +197,77 @@ fn a_recorder_in_an_emptied_directory_costs_only_what_is_told() {
     let publisher = wait_for("the channel", || builder.clone().open().ok());
     assert!(publisher.next_sequence() > last, "{} is given twice", publisher.next_sequence());
     drop((publisher, host));
+}
+
+/// The folder of the stream was moved to another disk. No reader follows the link, so no recorder does.
+#[test]
+fn the_folder_of_a_stream_that_is_a_link_is_refused_by_all() {
+    let mut scene = Scene::new(1 << 20);
+    let dir = scene.journal();
+    let recorder = scene.record();
+    let last = scene.publish(10);
+    wait_until_recorded(&dir, last);
+    recorder.signal(Signal::SIGINT);
+    assert!(recorder.output().status.success());
+    let folder = shmcast_testkit::journal::folder(&dir);
+    let moved = scene.host.dir.path().join("moved");
+    fs::rename(&folder, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &folder).unwrap();
+    let dir = dir.display();
+    for words in [
+        format!("record ticks --to {dir}"),
+        format!("journal verify {dir}"),
+        format!("sub ticks --from oldest --history {dir}"),
+    ] {
+        let output = scene.host.run(&words);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("is a link"), "{words}: {said}");
+    }
+    let ending = Ending::of(scene.journal(), "ticks", None);
+    assert!(matches!(ending, Err(JournalError::Link { .. })), "{ending:?}");
+}
+
+/// The disk takes nothing from the first message on.
+#[test]
+fn messages_that_no_disk_took_are_not_counted_as_recorded() {
+    let mut scene = Scene::new(1 << 20);
+    let recorder = scene.record();
+    let stream = shmcast::Directory::at(scene.host.dir.path().join("channels")).channel("ticks").unwrap();
+    let lock = folder_of(scene.journal(), stream.detail.unwrap().header.stream).join("lock");
+    wait_until("the lock", || lock.exists());
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    let pid = Pid::from_raw(recorder.pid().as_raw());
+    prlimit(pid, Resource::Fsize, Rlimit { current: Some(0), maximum }).unwrap();
+    scene.publish(50);
+    recorder.signal(Signal::SIGINT);
+    let output = recorder.output();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let sums: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        [&sums["messages"], &sums["unrecorded"], &sums["written"]].map(|n| n.as_u64()),
+        [Some(0), Some(50), Some(0)],
+        "{sums}"
+    );
+}
+
+/// A directory of another channel is no journal of this one, and a reader that was to begin in it says so.
+#[test]
+fn a_reader_says_that_the_directory_has_no_journal_of_its_stream() {
+    let mut scene = Scene::new(1 << 20);
+    scene.publish(3);
+    let dir = scene.journal();
+    fs::create_dir(&dir).unwrap();
+    let sub = |more: &str| {
+        scene.host.run(&format!("sub ticks --history {} --framing none --count 1 {more}", dir.display()))
+    };
+    let said = |output: std::process::Output| {
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stderr).contains("has no journal of this stream: begins at 1")
+    };
+    assert!(said(sub("--from oldest")));
+    let recorder = scene.record();
+    wait_until_recorded(&dir, 3);
+    assert!(!said(sub("--from oldest")));
+    recorder.signal(Signal::SIGINT);
+    assert!(recorder.output().status.success());
 }

@@ -270,7 +270,58 @@ fn a_reader_of_the_past_waits_for_the_next_daemon() {
     assert_eq!(waits_at(&mut before), 1, "it has not begun with the journal");
     let first_file = waits_at(&mut within);
     assert!((11..50_000).contains(&first_file), "{first_file}");
+    // However long the daemon is away, no reader takes this for an answer.
+    let away = Instant::now();
+    while away.elapsed() < Duration::from_secs(11) {
+        assert_eq!(waits_at(&mut within), first_file);
+    }
+    assert_eq!(waits_at(&mut before), 1);
     daemon.restart();
+    for reader in [&mut within, &mut before] {
+        assert_eq!(read_to(reader, 60_000), ["live"]);
+    }
+}
+
+/// A daemon without a free descriptor cannot lend the next file. This is no answer, so the readers wait and miss nothing.
+#[test]
+fn a_reader_of_the_past_waits_for_a_daemon_that_is_short_of_descriptors() {
+    let (_room, journal) = room();
+    let daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish_recorded(&client, &mut publisher, 60_000); // some 5 files
+    let open = || Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
+    let (mut within, mut before) = (open(), open());
+    assert!(read_to(&mut within, 10).is_empty());
+    let pid = rustix::process::Pid::from_raw(daemon.pid().as_raw());
+    let limit = |current: u64| {
+        let new = rustix::process::Rlimit { current: Some(current), maximum: Some(4096) };
+        rustix::process::prlimit(pid, rustix::process::Resource::Nofile, new).unwrap()
+    };
+    // One number is left for a connection, and none for the file. The daemon can still be closing earlier connections, so the limit is set
+    // again and again.
+    let tighten = || {
+        let is_free = |number: &u64| !Path::new(&format!("/proc/{}/fd/{number}", daemon.pid())).exists();
+        limit((3..).find(is_free).unwrap() + 1)
+    };
+    let whole = tighten();
+    let told_before = daemon.told("refused");
+    for reader in [&mut within, &mut before] {
+        tighten();
+        for _ in 0..2 {
+            let stalled = loop {
+                match reader.recv() {
+                    Ok(Event::Message(message)) if message.sequence % 500 == 0 => drop(tighten()),
+                    Ok(Event::Message(_)) => {}
+                    other => break other,
+                }
+            };
+            assert!(matches!(stalled, Err(RecvError::Stalled { .. })), "{stalled:?}");
+        }
+    }
+    let refusals = daemon.told("refused") - told_before;
+    assert!(refusals < 20, "{refusals} refusals in 8 s");
+    limit(whole.current.unwrap().min(4096));
     for reader in [&mut within, &mut before] {
         assert_eq!(read_to(reader, 60_000), ["live"]);
     }

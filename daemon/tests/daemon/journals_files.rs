@@ -316,6 +316,53 @@ fn a_read_only_disk_is_told_and_made_up_for() {
     run("umount", &[point]);
 }
 
+/// The memory of the channel is lost, and the journal can only be read. The sequences still continue: after the end if it was clean,
+/// otherwise after the reserve.
+#[test]
+fn a_channel_goes_on_behind_a_journal_that_can_only_be_read() {
+    let Some(small) = Small::make("a_channel_goes_on_behind_a_journal_that_can_only_be_read", 64) else {
+        return;
+    };
+    for is_clean in [true, false] {
+        let room = scratch();
+        let dir = room.path().join("journal");
+        fs::create_dir(&dir).unwrap();
+        let volume = small.path().join(if is_clean { "clean" } else { "killed" });
+        fs::create_dir(&volume).unwrap();
+        let [volume, point] = [&volume, &dir].map(|path| path.to_str().unwrap());
+        run("mount", &["--bind", volume, point]);
+        let Scene { mut daemon, client, publisher } = Scene::new(&dir, "");
+        if is_clean {
+            publisher.close();
+            daemon.end(Signal::SIGTERM);
+        } else {
+            daemon.kill();
+            drop(publisher);
+        }
+        drop(client);
+        fs::remove_file(daemon.marker()).ok();
+        run("mount", &["-o", "remount,bind,ro", point]);
+        daemon.restart();
+        let first = if is_clean { 1_001 } else { (1 << 32) + 2 };
+        let told = format!("sequences begin at {first}");
+        daemon.wait_for_log(&["event=\"journal-failed\"", &told, "Read-only file system"]);
+        let client = daemon.client();
+        let next = client.channel("ticks").unwrap().next_sequence.unwrap();
+        assert_eq!(next, first);
+        run("mount", &["-o", "remount,bind,rw", point]);
+        let mut publisher = publishing(&client, "ticks").open().unwrap();
+        publisher.publish(b"more").unwrap();
+        wait_until("the journal", || {
+            let journal = client.channel("ticks").unwrap().journal;
+            journal.is_some_and(|it| it.state == "recording" && it.durable >= next)
+        });
+        assert_eq!(shmcast::journal::Streams::open(&dir).unwrap().journals().len(), 1);
+        drop((publisher, client));
+        daemon.end(Signal::SIGTERM);
+        run("umount", &[point]);
+    }
+}
+
 #[test]
 fn a_size_limit_is_told_and_made_up_for() {
     let room = scratch();

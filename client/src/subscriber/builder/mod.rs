@@ -335,7 +335,8 @@ impl SubscriberBuilder {
     /// - [`Event::Lost`](crate::Event::Lost), with the cause, reports sequences that the journal itself does not have.
     /// - [`Event::Lapped`](crate::Event::Lapped) reports sequences that retention removed, or that no recorder is left to report.
     ///
-    /// Receiving returns [`RecvError::Stalled`](crate::RecvError::Stalled) while the recorder makes no progress for more than two seconds.
+    /// Receiving returns [`RecvError::Stalled`](crate::RecvError::Stalled) every two seconds while the recorder makes no progress, or while
+    /// it is unknown whether the journal has the next message.
     ///
     /// Between the lap and `Live`, receiving allocates some MiB, makes system calls, and can wait for a disk, or up to three seconds for a
     /// slow daemon. Use [`History::Never`] for a reader that must avoid these waits.

@@ -361,6 +361,7 @@ fn unwritten(shared: &RecorderState, ended: Result<u64, RecordError>) -> RecordE
             lost,
             is_over: ended.is_err_and(|error| error.is_restart()),
             last: std::iter::from_fn(|| shared.writer().take_error()).last(),
+            progress: Box::new(shared.progress()),
         },
     }
 }

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
-use troubles::Troubles;
+use troubles::{Troubles, text_of};
 
 /// Interval between two checks of a recorder.
 const LOOK: Duration = Duration::from_millis(100);
@@ -344,11 +344,11 @@ impl Work {
                 // a report.
                 Err(e) if self.recording.is_to_stop() => {
                     if e.downcast_ref().is_some_and(RecordError::is_loss) {
-                        self.tell("journal-failed", &format!("{e:#}"));
+                        self.tell("journal-failed", &text_of(&e));
                     }
                     return;
                 }
-                Err(e) => self.recording.fail(&self.events, &format!("{e:#}")),
+                Err(e) => self.recording.fail(&self.events, &text_of(&e)),
             }
             self.pause(pauses.after(begun.elapsed()));
         }
@@ -464,7 +464,7 @@ impl Work {
             if trimmed.is_none_or(|at| at.elapsed() >= TRIM_EVERY) {
                 trimmed = Some(Instant::now());
                 if let Err(e) = self.trim(recorder, &mut room)
-                    && let Some(trouble) = trim_troubles.news(format!("remove old files: {e:#}"))
+                    && let Some(trouble) = trim_troubles.news(format!("remove old files: {}", text_of(&e)))
                 {
                     self.tell("journal-error", &trouble);
                 }

@@ -4,6 +4,7 @@ use super::{Recording, Work};
 use crate::config::ChannelConfig;
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
+use shmcast::StreamId;
 use shmcast::journal::Journal;
 use shmcast::journal::format::parse_file_name;
 use shmcast_journal::{Recorder, Trimmed};
@@ -46,15 +47,16 @@ impl Work {
             }
             let bytes = streams.journals().iter().flat_map(Journal::files).map(|file| file.bytes).sum();
             let oldest = streams.find(stream)?.and_then(|own| own.first_sequence());
-            Ok((trimmed, result, bytes, oldest.unwrap_or(0)))
+            let left = oldest_left(streams.journals(), stream);
+            Ok((trimmed, result, bytes, oldest.unwrap_or(0), left))
         })?;
-        let Some((trimmed, result, bytes, oldest)) = counted else { return Ok(()) };
+        let Some((trimmed, result, bytes, oldest, left)) = counted else { return Ok(()) };
         {
             let mut state = self.recording.state();
             (state.size_bytes, state.oldest) = (bytes, oldest);
         }
         if !trimmed.gone.is_empty() {
-            let what = format!("{} old files; the oldest sequence is {oldest} now", trimmed.gone.len());
+            let what = format!("{} old files; {left}", trimmed.gone.len());
             self.tell("journal-trimmed", &what);
         }
         for name in &trimmed.broken {
@@ -72,6 +74,18 @@ impl Work {
             (Room::Told, _) => Room::Told,
         };
         result.with_context(|| self.recording.shown())
+    }
+}
+
+/// Describes the oldest file that is left. `stream` is the present stream.
+fn oldest_left(journals: &[Journal], stream: Option<StreamId>) -> String {
+    let left = journals.iter().find_map(|journal| Some((journal.stream()?, journal.first_sequence()?)));
+    match left {
+        None => "no file is left".to_owned(),
+        Some((own, first)) if stream.is_none_or(|stream| stream.is(own)) => {
+            format!("the oldest sequence is {first} now")
+        }
+        Some((other, first)) => format!("the oldest sequence is {first} of the earlier stream {other} now"),
     }
 }
 
@@ -207,6 +221,25 @@ mod tests {
     //! A test for an earlier mistake: files were removed because the wall clock was years ahead for a minute.
 
     use super::*;
+
+    /// A stream without files has no oldest sequence, and was once said to begin at 0.
+    #[test]
+    fn the_oldest_file_that_is_left_is_named_with_its_stream() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = room.path().join("journal");
+        let open = |name: &str| {
+            shmcast::Publisher::builder(name).dir(room.path()).capacity(64 << 10).open().unwrap()
+        };
+        let (own, other) = (open("a"), open("b"));
+        let own = own.header().stream;
+        fs::create_dir(&dir).unwrap();
+        let journals = || shmcast::journal::Streams::open(&dir).unwrap().into_journals();
+        assert_eq!(oldest_left(&journals(), Some(own)), "no file is left");
+        shmcast::journal::create(&dir, other.header()).unwrap();
+        let earlier = format!("the oldest sequence is 1 of the earlier stream {} now", other.header().stream);
+        assert_eq!(oldest_left(&journals(), Some(own)), earlier);
+        assert_eq!(oldest_left(&journals(), Some(other.header().stream)), "the oldest sequence is 1 now");
+    }
 
     #[test]
     fn a_clock_that_was_set_removes_nothing_for_an_hour() {

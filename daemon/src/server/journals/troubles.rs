@@ -30,9 +30,32 @@ impl Troubles {
     }
 }
 
+/// The text of an error with its causes. A cause that the text before it already gives is left out.
+pub(super) fn text_of(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| {
+        if text.is_empty() {
+            cause
+        } else if text.ends_with(&cause) {
+            text
+        } else {
+            format!("{text}: {cause}")
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyhow::Context;
+    use shmcast_journal::RecordError;
+
+    #[test]
+    fn no_cause_is_given_twice() {
+        let source = std::io::Error::other("full");
+        let error = RecordError::Os { path: "/j".into(), source };
+        let error = Err::<(), _>(error).context("ticks").unwrap_err();
+        assert_eq!(text_of(&error), "ticks: /j: full");
+    }
 
     #[test]
     fn a_trouble_that_lasts_is_told_once_and_another_at_once() {
