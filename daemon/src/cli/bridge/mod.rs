@@ -24,7 +24,7 @@ use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::Life;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval at which the command checks the bridge, which has threads of its own.
 const LOOK: Duration = Duration::from_millis(50);
@@ -163,6 +163,25 @@ fn tell_refusals(channel: &str, life: &Life) {
 fn progress() -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is ours");
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
+}
+
+/// The least time between two reports of a trouble that goes on.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Reports that a count of troubles has grown, but not more often than every minute.
+#[derive(Default)]
+struct Seldom {
+    seen: u64,
+    told: Option<Instant>,
+}
+
+impl Seldom {
+    fn look(&mut self, progress: &ProgressBar, now: u64, text: impl FnOnce() -> String) {
+        if now > self.seen && self.told.is_none_or(|told| told.elapsed() >= AGAIN) {
+            (self.seen, self.told) = (now, Some(Instant::now()));
+            progress.suspend(|| note!("{}", text()));
+        }
+    }
 }
 
 /// Reports that a count of losses has grown.

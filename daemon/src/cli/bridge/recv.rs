@@ -138,7 +138,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
         progress.set_message(so_far(&counters));
         progress.tick();
-        missing.look(&progress, counters.host.messages_missing, |more| missed(channel, &counters, more));
+        missing.look(&progress, counters.host.messages_missing, |more| {
+            missed(channel, counters.host.messages_too_large, more)
+        });
         let drops = counters.lines.iter().map(|line| line.socket.kernel_drops).sum();
         dropped.look(&progress, drops, |more| {
             format!(
@@ -166,8 +168,8 @@ fn so_far(counters: &ReceiveCounters) -> String {
 }
 
 /// Returns the text of an alarm. It says that `more` messages were given up since the last alarm.
-fn missed(channel: &str, counters: &ReceiveCounters, more: u64) -> String {
-    let hint = match counters.host.messages_too_large {
+pub(super) fn missed(channel: &str, too_large: u64, more: u64) -> String {
+    let hint = match too_large {
         0 => String::new(),
         large => format!(
             "; {} so far are larger than the channel takes: make it with a larger --set max_message=SIZE",
