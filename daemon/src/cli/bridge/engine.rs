@@ -1,7 +1,6 @@
 //! `shmcast bridge send` and `recv` with `--nats`: sends or receives a channel through servers of NATS JetStream.
 
-use super::recv::missed;
-use super::{Alarm, LOOK, Stop, outcome, progress};
+use super::{Alarm, LOOK, Stop, missed, outcome, progress};
 use crate::cli::figures::{Ns, grouped, size};
 use crate::cli::say::{note, print_json};
 use anyhow::{Result, bail};

@@ -198,3 +198,15 @@ impl Alarm {
         }
     }
 }
+
+/// Returns the text of an alarm. It says that `more` messages were given up since the last alarm.
+fn missed(channel: &str, too_large: u64, more: u64) -> String {
+    let hint = match too_large {
+        0 => String::new(),
+        large => format!(
+            "; {} so far are larger than the channel takes: make it with a larger --set max_message=SIZE",
+            grouped(large)
+        ),
+    };
+    format!("{channel}: {} messages never reached this host{hint}", grouped(more))
+}

@@ -1,7 +1,7 @@
 //! `shmcast bridge recv`: receives a channel from another host and publishes it here under the same
 //! sequences.
 
-use super::{Alarm, Common, LOOK, Side, Stop, engine, finish, outcome, progress, tell_refusals};
+use super::{Alarm, Common, LOOK, Side, Stop, engine, finish, missed, outcome, progress, tell_refusals};
 use crate::cli::figures::{Ns, grouped};
 use crate::cli::ring::Settings;
 use crate::cli::say::{note, print_json};
@@ -165,18 +165,6 @@ fn so_far(counters: &ReceiveCounters) -> String {
         grouped(counters.host.horizon.saturating_sub(counters.host.next_sequence)),
         grouped(counters.host.messages_missing),
     )
-}
-
-/// Returns the text of an alarm. It says that `more` messages were given up since the last alarm.
-pub(super) fn missed(channel: &str, too_large: u64, more: u64) -> String {
-    let hint = match too_large {
-        0 => String::new(),
-        large => format!(
-            "; {} so far are larger than the channel takes: make it with a larger --set max_message=SIZE",
-            grouped(large)
-        ),
-    };
-    format!("{channel}: {} messages never reached this host{hint}", grouped(more))
 }
 
 fn report(args: &Args, ingress: &Ingress) -> Result<()> {

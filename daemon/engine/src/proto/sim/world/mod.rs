@@ -290,9 +290,7 @@ impl World {
             Event::AskLast(round) => {
                 let Some(at) = (0..2).find(|&at| self.lives[at] == life) else { return Ok(()) };
                 let last = self.log.last(self.keys_of(at));
-                // Appends and their answers can overtake this answer.
-                let late = if self.rng.u8(..4) == 0 { self.delay() * 10 } else { 0 };
-                self.send(delay + late, life, Event::Last(round, last));
+                self.send(delay, life, Event::Last(round, last));
             }
             Event::Asked(round, ask) => self.answer(delay, life, round, ask),
             Event::Acked(round, answer) => {
