@@ -41,7 +41,7 @@ impl RunningEnd {
     /// Tells this sender or receiver to stop soon.
     ///
     /// - A sender announces nothing, so another bridge can continue the session.
-    /// - A receiver returns its leases and closes the local channel, so that its readers see the end.
+    /// - A receiver returns its leases and leaves the local channel open, so that another bridge can continue it.
     pub fn stop(&self) {
         self.life.stop();
     }

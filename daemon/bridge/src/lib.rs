@@ -27,6 +27,7 @@
 pub mod backlog;
 pub mod egress;
 mod end;
+pub mod files;
 pub mod gate;
 pub mod ingress;
 pub mod local;

@@ -137,6 +137,14 @@ impl Local {
         is_free
     }
 
+    /// Leaves the channel without an end of the stream. Readers wait for the next publisher.
+    #[cold]
+    pub fn leave(&mut self) {
+        if let Some(publisher) = self.publisher.take() {
+            publisher.leave_open();
+        }
+    }
+
     /// Returns the gate that holds up the next delivery, and for how long no delivery has passed; `None` if no gate does.
     pub fn held(&self) -> Option<(GateName, Duration)> {
         self.held.map(|held| (held.gate, held.since.elapsed()))
@@ -181,20 +189,15 @@ impl Local {
             return false;
         }
         self.error.get_or_insert_with(|| error.to_string());
-        self.publisher = None;
+        self.leave();
         true
     }
 }
 
-/// If a gate holds up the end, the stream stays open. A publisher that closes by itself would wait for the gate.
+/// A bridge that ends does not end the stream: the stream goes on at its source, and the next bridge continues it.
 impl Drop for Local {
     fn drop(&mut self) {
-        if !std::thread::panicking()
-            && !self.close()
-            && let Some(publisher) = self.publisher.take()
-        {
-            publisher.leave_open();
-        }
+        self.leave();
     }
 }
 
@@ -289,6 +292,22 @@ mod tests {
             (other.try_recv().unwrap(), slow.try_recv().unwrap()),
             (Some(Event::End), Some(Event::End))
         );
+    }
+
+    #[test]
+    fn a_bridge_that_ends_or_fails_ends_no_stream() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Publisher::builder("t").dir(dir.path()).capacity(RING).open().unwrap();
+        let mut first = Local::new(open(), OriginTimes::new(None));
+        let mut reader = Subscriber::builder("t").dir(dir.path()).open().unwrap();
+        assert!(first.publish(1, b"1", Meta::default()));
+        drop(first);
+        assert_eq!((read(&mut reader, 1), reader.try_recv().unwrap()), (2, None));
+        let mut second = Local::new(open(), OriginTimes::new(None));
+        assert!(second.publish(u64::MAX, b"no such sequence", Meta::default()));
+        assert!(second.error.is_some() && second.publisher.is_none(), "{:?}", second.error);
+        assert_eq!(reader.try_recv().unwrap(), Some(Event::NewEpoch { epoch: 2 }));
+        assert_eq!(reader.try_recv().unwrap(), None);
     }
 
     #[test]

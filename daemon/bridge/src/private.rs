@@ -6,13 +6,15 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::files;
+
 /// Reads the first `most` bytes of a file. The file must belong to root or to this user, and must not be readable or writable by anybody
 /// else.
 ///
 /// # Errors
 /// A sentence that says what is wrong with the file and what to do about it. The sentence does not name the file.
 pub(crate) fn read(path: &Path, most: u64) -> Result<String, String> {
-    let file = File::open(path).map_err(|e| e.to_string())?;
+    let file = files::open(path, File::options().read(true)).map_err(|e| e.to_string())?;
     if let Some(problem) = problem(&file.metadata().map_err(|e| e.to_string())?) {
         return Err(problem);
     }

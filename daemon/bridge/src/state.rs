@@ -14,11 +14,14 @@
 //! | 48 | 8 | the sequence after the last sent message; in the third slot the sequence of the session's first message |
 //! | 56 | 4 + 4 | zeros; CRC-32C of all bytes before it |
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::files;
 use crate::proto::session::Session;
 
 const SLOT_BYTES: usize = 64;
@@ -51,7 +54,8 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Opens the file, or creates it. If there is a complete record in the file, returns the newest one.
+    /// Opens the file, or creates it. If there is a complete record in the file, returns the newest one. Refuses a file that is no state
+    /// file, and one that another bridge has open.
     pub(super) fn open(path: &Path) -> io::Result<(StateFile, Option<Progress>)> {
         let file = open(path)?;
         let newest =
@@ -60,6 +64,11 @@ impl StateFile {
         let begun = read_slot(&file, BEGIN).map(|(_, begun)| begun);
         let state = StateFile { path: path.to_owned(), file, number, begun, renewed: 0, is_behind: false };
         Ok((state, newest.map(|(_, progress)| progress)))
+    }
+
+    /// Whether the file has a state file's slots, and no complete record.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.number == 0 && self.file.metadata().is_ok_and(|file| file.len() > 0)
     }
 
     /// Returns how often the file was created again because it had been removed or moved.
@@ -85,7 +94,7 @@ impl StateFile {
         self.number += 1;
         self.write_slot(self.number % 2, progress)?;
         if is_lost {
-            // Somebody might have put another file there, so both slots are replaced.
+            // Somebody might have put another state file there, so both slots are replaced.
             self.write_slot((self.number + 1) % 2, progress)?;
         }
         self.file.sync_all()?;
@@ -145,7 +154,29 @@ impl StateFile {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    let mut options = OpenOptions::new();
+    let file = files::open(path, options.read(true).write(true).create(true).truncate(false).mode(0o600))?;
+    if file.metadata()?.len() > 0 && !(0..=BEGIN).any(|slot| has_magic(&file, slot)) {
+        return Err(io::Error::other("it is no state file"));
+    }
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(io::Error::other("another bridge uses it")),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn has_magic(file: &File, slot: u64) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    file.read_exact_at(&mut magic, slot * SLOT_BYTES as u64).is_ok() && magic == *MAGIC
+}
+
+/// Returns the progress in a state file that a bridge has open.
+#[cfg(test)]
+pub(super) fn noted(path: &Path) -> Option<Progress> {
+    let file = File::open(path).unwrap();
+    let slots = [0, 1].into_iter().filter_map(|slot| read_slot(&file, slot));
+    slots.max_by_key(|(number, _)| *number).map(|(_, progress)| progress)
 }
 
 fn read_slot(file: &File, slot: u64) -> Option<(u64, Progress)> {
@@ -173,9 +204,12 @@ mod tests {
         assert_eq!(said, None);
         for next in 1..10 {
             state.write(&progress(next), next == 1).unwrap();
-            assert_eq!(StateFile::open(&path).unwrap().1, Some(progress(next)));
+            assert_eq!(noted(&path), Some(progress(next)));
         }
         assert_eq!(state.begin(session), None);
+        let shared = StateFile::open(&path).unwrap_err();
+        assert_eq!(shared.to_string(), "another bridge uses it");
+        drop(state);
         // A power failure cuts a write short.
         for byte in 0..SLOT_BYTES {
             let mut bytes = std::fs::read(&path).unwrap();
@@ -189,8 +223,29 @@ mod tests {
         state.write(&progress(77), false).unwrap();
         assert_eq!(state.begin(session), Some(70), "the progress leaves the beginning alone");
         assert_eq!(state.begin(Session::of_channel("TEST", 10).unwrap()), None, "another session");
-        assert_eq!(StateFile::open(&path).unwrap().1, Some(progress(77)), "counting goes on");
-        std::fs::write(&path, b"something else").unwrap();
-        assert_eq!(StateFile::open(&path).unwrap().1, None);
+        assert_eq!(noted(&path), Some(progress(77)), "counting goes on");
+    }
+
+    /// An earlier mistake: a bridge wrote into any file that `state` named, for example into its keys file.
+    #[test]
+    fn a_file_that_is_no_state_file_is_refused_and_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let keys = "3 000102030405060708090a0b0c0d0e0f\n".repeat(9);
+        std::fs::write(&path, &keys).unwrap();
+        assert_eq!(StateFile::open(&path).unwrap_err().to_string(), "it is no state file");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), keys);
+        std::fs::write(&path, MAGIC).unwrap();
+        let (state, said) = StateFile::open(&path).unwrap();
+        assert!(said.is_none() && state.is_damaged());
+        std::fs::remove_file(&path).unwrap();
+        let (mut state, _) = StateFile::open(&path).unwrap();
+        assert!(!state.is_damaged(), "a new file");
+        // Somebody puts another file in its place while the bridge runs.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, &keys).unwrap();
+        let progress = Progress { ring: [3, 4], session: Session::of_channel("TEST", 9).unwrap(), next: 5 };
+        assert_eq!(state.write(&progress, false).unwrap_err().to_string(), "it is no state file");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), keys);
     }
 }

@@ -4,6 +4,7 @@
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 use bytes::Bytes;
 use futures_util::StreamExt;
+use shmcast_bridge::files;
 use shmcast_bridge::private;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
@@ -62,7 +63,8 @@ pub fn check(spec: &BridgeSpec) -> Vec<Finding> {
 }
 
 fn look_at_file(about: &str, (file, shown): (&Path, &str), findings: &mut Findings) {
-    let of = match std::fs::File::open(file).and_then(|opened| opened.metadata()) {
+    let of = match files::open(file, std::fs::File::options().read(true)).and_then(|opened| opened.metadata())
+    {
         Err(e) => return findings.note(about, Verdict::Fails, format!("{shown}: {e}")),
         Ok(of) => of,
     };

@@ -149,15 +149,13 @@ impl Inlet {
             self.local.error = Some(format!(
                 "session {session} began on this host and has come back: a loop. Receive it on another host"
             ));
-            self.local.publisher = None;
+            self.local.leave();
             return true;
         }
         // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
             // The ring is not closed: readers continue in the next ring, and an end would tell them that nothing follows.
-            if let Some(publisher) = self.local.publisher.take() {
-                publisher.leave_open();
-            }
+            self.local.leave();
             self.open(self.channel.clone().anew());
         } else {
             self.open(self.channel.clone());

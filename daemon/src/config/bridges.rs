@@ -8,6 +8,7 @@ use super::rules::Broken;
 use super::{ChannelConfig, Config, fields};
 use shmcast_bridge::spec::{BridgeSpec, Direction, Engine, HistoryFrom, ReceiveSpec, SendSpec, WaitMode};
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// An allowed network with fewer prefix bits than this causes a warning. Nobody knows all hosts of so large a network.
 const WIDE_PREFIX_BITS: u8 = 8;
@@ -92,12 +93,23 @@ pub(super) fn together(
             let what = format!("bind: {bind} is bridge {title:?}'s already: choose another port");
             broken.push(("send.repair.bind", what));
         }
+        if let (Some(file), Some(taken)) = (state_file(bridge), state_file(other))
+            && file == taken
+        {
+            let what =
+                format!("state: {} is bridge {title:?}'s already: choose another file", file.display());
+            broken.push(("send.state", what));
+        }
         match other.channel == bridge.channel {
             true => broken.extend(on_one_channel(bridge, other)),
             false => broken.extend(one_tag(bridge, other, received)),
         }
     }
     broken
+}
+
+fn state_file(bridge: &BridgeSpec) -> Option<&Path> {
+    bridge.send.as_ref().and_then(|send| send.state.as_deref())
 }
 
 /// Refuses a gate that the channel does not have. Also refuses a gate that another reader of this daemon takes.

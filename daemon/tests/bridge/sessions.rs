@@ -141,6 +141,34 @@ fn a_bridge_that_leaves_sends_what_waits_and_ends_no_session() {
     assert_eq!((egress.counters().ends, egress.life().phase()), (0, Phase::Ended));
 }
 
+/// An earlier mistake: the channel of a receiver that ended was closed, and its readers left, though the stream went on.
+#[test]
+fn a_receiver_that_ends_ends_no_stream() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let mut publisher = publisher(a.path());
+    let _egress = sending(a.path(), &line);
+    let mut reader: Option<Subscriber> = None;
+    for last in [2, 4, 6] {
+        let ingress = receiving(b.path(), &line);
+        publisher.publish_batch(["1", "2"]).unwrap();
+        let oldest = || Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
+        let reader = reader.get_or_insert_with(oldest);
+        let news = read_to(reader, last);
+        assert!(!news.iter().any(|event| event == "End"), "{news:?}");
+        drop(ingress);
+        assert_eq!(reader.try_recv(), Ok(None), "the channel stays open");
+    }
+    let _ingress = receiving(b.path(), &line);
+    publisher.close();
+    let mut reader = reader.unwrap();
+    let end = wait_for("the end of the stream", || match reader.recv_deadline(Instant::now() + PATIENCE) {
+        Ok(Some(Event::NewEpoch { .. })) => None,
+        other => Some(format!("{other:?}")),
+    });
+    assert_eq!(end, "Ok(Some(End))");
+}
+
 #[test]
 fn an_earlier_publishers_end_ends_nothing_far_away() {
     let _turn = turn();

@@ -238,6 +238,11 @@ impl Egress {
         Ok(())
     }
 
+    /// Returns the last error of writing the state file.
+    pub fn state_error(&self) -> Option<String> {
+        self.shared.state_error()
+    }
+
     /// The counters of the sending thread, at most some milliseconds old.
     pub fn counters(&self) -> SendCounters {
         self.shared.counters.read()

@@ -2,6 +2,7 @@
 
 use shmcast::{Start, Subscriber, SubscriberBuilder};
 use std::net::UdpSocket;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::line::{Line, link_of};
@@ -67,10 +68,16 @@ impl<'a> Opened<'a> {
         let lines = open_lines(spec, send, &mut refusals)?;
         let link = link_of(spec, &lines);
         let (profile, lines, others) = split_lines(spec, lines);
-        let (state, said) = open_state(send)?;
-        let said = options.after.map(|after| after.progress).or(said);
+        let (state, noted) = open_state(send)?;
+        let said = options.after.map(|after| after.progress).or(noted);
         let Resumed { attached, resumed } = attach_where_it_was(spec, send.from, options, channel, said)?;
         check_sizes(spec, &attached.subscriber)?;
+        if resumed.is_none() {
+            let is_noted = noted.is_some() || state.as_ref().is_some_and(StateFile::is_damaged);
+            let path = send.state.as_ref().filter(|_| is_noted && send.from == StartAt::Resume);
+            let next = attached.subscriber.next_sequence();
+            refusals.0.extend(path.map(|path| not_resumed(path, noted.is_some(), next)));
+        }
         // Report a port that is in use before the bridge listens for other sessions.
         drop(open_server(spec, send, &mut RefusedSettings::default())?);
         let heard = |most| heard_term(spec, send, &keys, most, &mut refusals);
@@ -130,6 +137,12 @@ pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<P
     let (file, said) =
         StateFile::open(path).map_err(|source| BridgeError::State { path: path.clone(), source })?;
     Ok((Some(file), said))
+}
+
+/// Returns the text for a state file that does not say where to continue.
+fn not_resumed(path: &Path, is_whole: bool, next: u64) -> String {
+    let why = if is_whole { "names another stream than the channel's" } else { "has no whole record" };
+    format!("the state file {} {why}: this bridge begins with message {next}", path.display())
 }
 
 /// Returns the session to send. If this egress resumes an earlier bridge, it sends the session of that bridge. Otherwise it sends the

@@ -187,9 +187,7 @@ impl Inlet {
         self.counters.host.next_sequence = publisher.next_sequence();
         self.origins.add(promotion.session, run_of(publisher.header()));
         self.shared.life.note_session(promotion.session);
-        if let Some(publisher) = self.local.publisher.take() {
-            publisher.leave_open();
-        }
+        self.local.leave();
         Ok(promotion)
     }
 
@@ -199,16 +197,14 @@ impl Inlet {
             self.local.error = Some(format!(
                 "session {session} began on this host and has come back: a loop. Receive from a host nearer to the source"
             ));
-            self.local.publisher = None;
+            self.local.leave();
             return true;
         }
         // The sequences of a segment only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
             // The ring must not be closed. Its readers continue in the next ring, and an end would tell the readers that no messages
             // follow.
-            if let Some(publisher) = self.local.publisher.take() {
-                publisher.leave_open();
-            }
+            self.local.leave();
             self.counters.host.next_sequence = 1;
             self.open(self.channel.clone().anew());
         } else if self.local.publisher.is_none() {

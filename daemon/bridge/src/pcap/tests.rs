@@ -386,6 +386,26 @@ fn what_a_bridge_hands_over_is_read_back() {
     assert!(capture.read().unwrap().is_none());
 }
 
+/// An earlier mistake: a capture that replaced another one kept that file's permissions, and followed links.
+#[test]
+fn a_capture_is_private_whatever_was_there_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, link) = (dir.path().join("old.pcap"), dir.path().join("link.pcap"));
+    fs::write(&path, "old").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let error = CaptureFile::create(&link, 64).unwrap_err();
+    assert!(matches!(&error, CaptureFileError::Create { path, .. } if *path == link), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    CaptureFile::create(&path, 64).unwrap().finish().unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_ne!(fs::read(&path).unwrap(), b"old");
+    let fifo = dir.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let error = std::error::Error::source(&CaptureFile::create(&fifo, 64).unwrap_err()).unwrap().to_string();
+    assert!(error.contains("nobody reads"), "{error}");
+}
+
 #[test]
 fn a_full_disk_is_told_and_every_packet_counted() {
     let full = std::path::Path::new("/dev/full");

@@ -12,20 +12,24 @@ use super::link;
 use super::results::Captured;
 use crossbeam_queue::ArrayQueue;
 use etherparse::PacketBuilder;
-use std::fs::File;
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The greatest number of packets that can wait to be written. At two million packets a second, they arrive in 2 ms.
 const SLOTS: usize = 4_096;
 /// The time for which the writer sleeps when no packet waits. No other thread wakes it, because a wake-up would need a system call.
 const PAUSE: Duration = Duration::from_millis(2);
+/// The longest wait for the reader of a FIFO.
+const FOR_A_READER: Duration = Duration::from_secs(2);
 /// The hop limit in the packet headers. The real hop limit is not known here, so this is Linux's default.
 const HOPS: u8 = 64;
 /// The permissions of a new capture. A capture contains messages, so only its owner can read it.
@@ -120,16 +124,14 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Makes the file or empties an existing one, and starts the writer. A new file is readable only by its owner. `payload_bytes` is the
-    /// size of the largest datagram. The writer allocates about 4096 times this size.
+    /// Makes the file, and starts the writer. A file of this name is replaced. The new file is readable only by its owner. `payload_bytes`
+    /// is the size of the largest datagram. The writer allocates about 4096 times this size.
     ///
     /// # Errors
     /// [`CaptureFileError::Create`].
     pub fn create(path: &Path, payload_bytes: usize) -> Result<CaptureFile, CaptureFileError> {
         let cannot = |source| CaptureFileError::Create { path: path.to_owned(), source };
-        let mut options = File::options();
-        let file =
-            options.write(true).create(true).truncate(true).mode(PRIVATE).open(path).map_err(cannot)?;
+        let file = open(path).map_err(cannot)?;
         let shared = Arc::new(CaptureQueues {
             free: ArrayQueue::new(SLOTS),
             filled: ArrayQueue::new(SLOTS),
@@ -174,6 +176,47 @@ impl Drop for CaptureFile {
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
+    }
+}
+
+/// Opens the file of a capture. Others might read an existing file, or have put a link there, so an existing file is never written to.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let found = match path.symlink_metadata() {
+        Ok(found) => found.file_type(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return options.write(true).create_new(true).mode(PRIVATE).open(path);
+        }
+        Err(e) => return Err(e),
+    };
+    match () {
+        () if found.is_symlink() => Err(io::Error::other("it is a link: give the name of a file")),
+        () if found.is_file() => {
+            fs::remove_file(path)?;
+            options.write(true).create_new(true).mode(PRIVATE).open(path)
+        }
+        () if found.is_fifo() => open_fifo(path),
+        () => options.write(true).open(path),
+    }
+}
+
+/// Opens a FIFO, for example Wireshark's. Waits only for a while for its reader.
+fn open_fifo(path: &Path) -> io::Result<File> {
+    let start = Instant::now();
+    loop {
+        let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
+        match File::options().write(true).custom_flags(flags).open(path) {
+            Err(e) if e.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {}
+            opened => {
+                let file = opened?;
+                fcntl_setfl(&file, OFlags::empty())?;
+                return Ok(file);
+            }
+        }
+        if start.elapsed() >= FOR_A_READER {
+            return Err(io::Error::other("it is a FIFO that nobody reads: start its reader first"));
+        }
+        thread::sleep(PAUSE);
     }
 }
 

@@ -4,7 +4,6 @@
 use shmcast::ChannelJournal;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, JournalControl, JournalError, Reader};
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -30,12 +29,12 @@ impl Disk {
         for end in [&bell, &other] {
             end.set_nonblocking(true).map_err(BridgeError::Start)?;
         }
-        let mut work = Work { journal, reader: None, has_read: false };
+        let mut work = Work { journal, reader: None };
         let mut fetch = move |sequence| {
-            work.fetch(sequence).unwrap_or_else(|error| {
+            work.fetch(sequence).unwrap_or_else(|_| {
                 work.reader = None;
-                // A journal that existed before can be absent for a moment, for example while its file system is not mounted.
-                if is_absence(&error) && !work.has_read { Fetched::Unusable } else { Fetched::Failed }
+                // A journal can also be absent for a moment, for example while its file system is not mounted.
+                Fetched::Failed
             })
         };
         // Only one order is under way at a time.
@@ -80,8 +79,6 @@ impl Disk {
 struct Work {
     journal: Arc<ChannelJournal>,
     reader: Option<Reader>,
-    /// Whether the journal has been read before.
-    has_read: bool,
 }
 
 impl Work {
@@ -98,18 +95,7 @@ impl Work {
                 None => return Ok(Fetched::Unusable),
             },
         };
-        let fetched = read(reader, first)?;
-        self.has_read = true;
-        Ok(fetched)
-    }
-}
-
-/// Whether the error means that no journal is there. All other errors mean that the journal cannot be read at the moment.
-fn is_absence(error: &JournalError) -> bool {
-    match error {
-        JournalError::Empty { .. } => true,
-        JournalError::Os { source, .. } => source.kind() == io::ErrorKind::NotFound,
-        _ => false,
+        read(reader, first)
     }
 }
 
@@ -159,4 +145,24 @@ fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
         }
     }
     Ok(Fetched::Block(block))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmcast::{History, Publisher, Subscriber};
+    use shmcast_testkit::wait_for;
+
+    /// An earlier mistake: if the journal's directory was away at the first request, all messages of the journal counted as gone at once.
+    #[test]
+    fn a_journal_that_is_away_at_the_first_request_is_not_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let _publisher = Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open().unwrap();
+        let history = History::DirIfThere(dir.path().join("away"));
+        let mut live = Subscriber::builder("t").dir(dir.path()).history(history).open().unwrap();
+        let disk = Disk::start(Arc::new(live.take_journal().unwrap())).unwrap();
+        disk.order(1);
+        let fetched = wait_for("an answer", || disk.take());
+        assert!(matches!(fetched, Fetched::Failed), "{fetched:?}");
+    }
 }

@@ -52,6 +52,8 @@ pub(super) struct Sending {
     /// The state file, and the progress that was last written to it; `None` if there is no state file.
     pub(super) state: Mutex<Option<(StateFile, Progress)>>,
     pub(super) state_errors: AtomicU64,
+    /// The last error of writing the state file.
+    state_error: Mutex<Option<String>>,
     pub(super) state_renewed: AtomicU64,
     /// Whether this egress was told to take over.
     pub(super) takes_over: AtomicBool,
@@ -113,6 +115,7 @@ impl Sending {
             changes: AtomicU64::new(0),
             state: Mutex::new(state),
             state_errors: AtomicU64::new(0),
+            state_error: Mutex::default(),
             state_renewed: AtomicU64::new(0),
             takes_over: AtomicBool::new(false),
             told: AtomicU64::new(0),
@@ -268,10 +271,17 @@ impl Sending {
     fn write(&self, change: impl FnOnce(&mut StateFile, &mut Progress) -> io::Result<()>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((file, progress)) = &mut *state {
-            let changed = change(file, progress);
-            self.state_errors.fetch_add(u64::from(changed.is_err()), Ordering::Relaxed);
+            if let Err(e) = change(file, progress) {
+                *self.state_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
+                self.state_errors.fetch_add(1, Ordering::Relaxed);
+            }
             self.state_renewed.store(file.renewed(), Ordering::Relaxed);
         }
+    }
+
+    /// Returns the last error of writing the state file.
+    pub(super) fn state_error(&self) -> Option<String> {
+        self.state_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn keep_noting(&self) {
@@ -317,7 +327,7 @@ mod tests {
         shared.next.store(50, Ordering::Release);
         shared.note_sent(20);
         shared.note_progress();
-        let noted = StateFile::open(&path).unwrap().1.map(|progress| progress.next);
+        let noted = crate::state::noted(&path).map(|progress| progress.next);
         assert_eq!((noted, shared.stopped().progress.next), (Some(20), 20));
         assert_eq!(shared.feed(0).map(|(_, next)| next), Some(50), "repairs go up to what is on its way");
     }

@@ -5,6 +5,7 @@
 
 use async_nats::Auth;
 use nkeys::KeyPair;
+use shmcast_bridge::files;
 use shmcast_bridge::spec::NatsSpec;
 use shmcast_bridge::spec::server::Account;
 
@@ -23,7 +24,7 @@ pub(super) fn read(nats: &NatsSpec, nonce: &[u8]) -> Result<Auth, String> {
     }
     if let Some(file) = &nats.creds {
         let failed = |why: String| format!("credentials {}: {why}", file.display());
-        let text = std::fs::read_to_string(file).map_err(|e| failed(e.to_string()))?;
+        let text = files::read_to_string(file).map_err(|e| failed(e.to_string()))?;
         let (token, seed) = parts(&text).ok_or_else(|| {
             failed("it has no token and no key: write the file again with `nsc generate creds`".to_owned())
         })?;

@@ -1,6 +1,6 @@
 //! `shmcast bridge send` and `recv` with `--nats`: sends or receives a channel through servers of NATS JetStream.
 
-use super::{Alarm, LOOK, Stop, outcome, progress};
+use super::{Alarm, LOOK, Stop, missed, outcome, progress};
 use crate::cli::figures::{Ns, grouped, size};
 use crate::cli::say::{note, print_json};
 use anyhow::{Result, bail};
@@ -170,7 +170,7 @@ pub(super) fn receive(
             format!("{name}: the stream lacks messages; asking its writer")
         });
         missing.look(&progress, counters.messages_missing, |more| {
-            format!("{name}: {} messages never reached this host", grouped(more))
+            missed(name, counters.messages_too_large, more)
         });
     }
     receiver.join();
@@ -237,8 +237,10 @@ impl LinkReport {
         is_connected: bool,
         why: Option<String>,
     ) {
-        // The state is reported only when it has changed.
-        if (is_connected, &why) == (self.is_connected, &self.why) {
+        // The state is reported only when it has changed. A count that grows is no change.
+        let words =
+            |why: &Option<String>| why.as_deref().map(|why| why.replace(|c: char| c.is_ascii_digit(), ""));
+        if (is_connected, words(&why)) == (self.is_connected, words(&self.why)) {
             return;
         }
         let text = match (is_connected, &why) {

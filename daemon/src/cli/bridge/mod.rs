@@ -24,7 +24,7 @@ use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::Life;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval at which the command checks the bridge, which has threads of its own.
 const LOOK: Duration = Duration::from_millis(50);
@@ -165,6 +165,25 @@ fn progress() -> ProgressBar {
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
 }
 
+/// The least time between two reports of a trouble that goes on.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Reports that a count of troubles has grown, but not more often than every minute.
+#[derive(Default)]
+struct Seldom {
+    seen: u64,
+    told: Option<Instant>,
+}
+
+impl Seldom {
+    fn look(&mut self, progress: &ProgressBar, now: u64, text: impl FnOnce() -> String) {
+        if now > self.seen && self.told.is_none_or(|told| told.elapsed() >= AGAIN) {
+            (self.seen, self.told) = (now, Some(Instant::now()));
+            progress.suspend(|| note!("{}", text()));
+        }
+    }
+}
+
 /// Reports that a count of losses has grown.
 struct Alarm {
     told: u64,
@@ -178,4 +197,16 @@ impl Alarm {
             progress.suspend(|| note!("{}", text(more)));
         }
     }
+}
+
+/// Returns the text of an alarm. It says that `more` messages were given up since the last alarm.
+fn missed(channel: &str, too_large: u64, more: u64) -> String {
+    let hint = match too_large {
+        0 => String::new(),
+        large => format!(
+            "; {} so far are larger than the channel takes: make it with a larger --set max_message=SIZE",
+            grouped(large)
+        ),
+    };
+    format!("{channel}: {} messages never reached this host{hint}", grouped(more))
 }

@@ -1,7 +1,7 @@
 //! `shmcast bridge recv`: receives a channel from another host and publishes it here under the same
 //! sequences.
 
-use super::{Alarm, Common, LOOK, Side, Stop, engine, finish, outcome, progress, tell_refusals};
+use super::{Alarm, Common, LOOK, Side, Stop, engine, finish, missed, outcome, progress, tell_refusals};
 use crate::cli::figures::{Ns, grouped};
 use crate::cli::ring::Settings;
 use crate::cli::say::{note, print_json};
@@ -138,7 +138,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
         progress.set_message(so_far(&counters));
         progress.tick();
-        missing.look(&progress, counters.host.messages_missing, |more| missed(channel, &counters, more));
+        missing.look(&progress, counters.host.messages_missing, |more| {
+            missed(channel, counters.host.messages_too_large, more)
+        });
         let drops = counters.lines.iter().map(|line| line.socket.kernel_drops).sum();
         dropped.look(&progress, drops, |more| {
             format!(
@@ -163,18 +165,6 @@ fn so_far(counters: &ReceiveCounters) -> String {
         grouped(counters.host.horizon.saturating_sub(counters.host.next_sequence)),
         grouped(counters.host.messages_missing),
     )
-}
-
-/// Returns the text of an alarm. It says that `more` messages were given up since the last alarm.
-fn missed(channel: &str, counters: &ReceiveCounters, more: u64) -> String {
-    let hint = match counters.host.messages_too_large {
-        0 => String::new(),
-        large => format!(
-            "; {} so far are larger than the channel takes: make it with a larger --set max_message=SIZE",
-            grouped(large)
-        ),
-    };
-    format!("{channel}: {} messages never reached this host{hint}", grouped(more))
 }
 
 fn report(args: &Args, ingress: &Ingress) -> Result<()> {

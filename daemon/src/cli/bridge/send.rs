@@ -1,6 +1,6 @@
 //! `shmcast bridge send`: sends a local channel to other hosts.
 
-use super::{Alarm, Common, LOOK, Side, Stop, engine, finish, outcome, progress, tell_refusals};
+use super::{Alarm, Common, LOOK, Seldom, Side, Stop, engine, finish, outcome, progress, tell_refusals};
 use crate::cli::HostArg;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::hosting::fault;
+use shmcast::journal::{Journal, JournalError};
 use shmcast::{History, Role, SubscriberBuilder};
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::{Egress, EgressOptions};
@@ -120,6 +121,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     let channel = &args.channel;
     let progress = progress();
     let (mut missed, mut strangers, mut unproved) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
+    let mut troubles = Troubles::default();
     let (mut interrupted, mut is_told, mut is_in_haste, mut role) = (None, false, false, 0);
     let mut session = None;
     tell_session(channel, egress, &progress, &mut session);
@@ -166,6 +168,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
             let more = grouped(more);
             format!("{channel}: refused {more} repairs to receivers that cannot prove their address: see send.repair.trust_allowed")
         });
+        troubles.look(&progress, channel, egress);
         missed.look(&progress, counters.messages_missed, |more| {
             format!("{channel}: overtaken by the publisher: {} messages were not sent", grouped(more))
         });
@@ -180,6 +183,30 @@ fn tell_session(channel: &str, egress: &Egress, progress: &ProgressBar, told: &m
     if let Some(session) = now.filter(|_| now != *told) {
         *told = now;
         progress.suspend(|| note!("{channel}: sending session {session}"));
+    }
+}
+
+/// The troubles of the sender's files that were reported.
+#[derive(Default)]
+struct Troubles {
+    state: Seldom,
+    failed: Seldom,
+    unusable: Seldom,
+}
+
+impl Troubles {
+    fn look(&mut self, progress: &ProgressBar, channel: &str, egress: &Egress) {
+        let (state, journal) = (egress.counters().state_errors, egress.repair_counters().journal.past);
+        self.state.look(progress, state, || {
+            let why = egress.state_error().unwrap_or_default();
+            format!("{channel}: the state file cannot be written: {why}: the next bridge does not know where to continue")
+        });
+        self.failed.look(progress, journal.errors, || {
+            format!("{channel}: the journal cannot be read for repairs; after 5 s its messages count as gone")
+        });
+        self.unusable.look(progress, journal.unusable, || {
+            format!("{channel}: no repairs come from the journal: it is not that of this stream")
+        });
     }
 }
 
@@ -227,16 +254,17 @@ fn history(spec: &BridgeSpec) -> Option<&HistoryFrom> {
 
 /// Refuses a directory that has no journal of the channel. A missing channel is not reported here.
 fn check_history(channel: &str, dir: &Path, subscriber: &SubscriberBuilder) -> Result<()> {
-    let Ok(mut subscriber) = subscriber.clone().page(false).open() else { return Ok(()) };
-    let Some(journal) = subscriber.take_journal() else { return Ok(()) };
-    if journal.read_from(subscriber.next_sequence())?.is_none() {
-        bail!(
+    let Ok(subscriber) = subscriber.clone().page(false).open() else { return Ok(()) };
+    match Journal::open_stream(dir, subscriber.header().stream) {
+        Err(JournalError::OtherStream { .. }) => bail!(
             "{}: holds the journal of another stream than {channel:?}: give the directory that `shmcast record {channel}` \
              writes to, or set it to false",
             dir.display()
-        );
+        ),
+        // A recorder has made the stream's folder, and is about to begin the first file.
+        Err(JournalError::Empty { path }) if path != dir => Ok(()),
+        opened => Ok(opened.map(drop)?),
     }
-    Ok(())
 }
 
 fn from_journal(repair: &RepairCounters) -> String {

@@ -40,7 +40,7 @@ const SEND_NEWS: [ReportKind<RepairCounters>; 3] = [
         "bridge-journal-unusable",
         1,
         |c| c.journal.past.unusable,
-        "times repairs were to come from the journal, and it is not there or not that of this stream",
+        "times repairs were to come from the journal, and it is not that of this stream",
     ),
 ];
 const LINE_NEWS: [ReportKind<SendCounters>; 5] = [

@@ -100,9 +100,9 @@ pub enum Fetched {
     NotYet(u64),
     /// The journal ends before this sequence, and no recorder is running.
     End(u64),
-    /// There is no journal of this stream.
+    /// The journal is of another stream.
     Unusable,
-    /// The journal could not be read.
+    /// The journal is away, or could not be read.
     Failed,
 }
 

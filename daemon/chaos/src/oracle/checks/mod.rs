@@ -381,6 +381,22 @@ fn a_reader_that_passes_over_messages_at_rest_is_found() {
     assert!(judge_alone("r1", nothing(), Vec::new()).is_empty(), "its publisher may be about to lap it");
 }
 
+/// A receiving bridge that ends with its daemon ends no stream.
+#[test]
+fn an_end_that_no_publisher_made_is_found_far_away() {
+    let Fact::Subscribing { channel, start, page, history, skip, .. } = subscribing() else { panic!() };
+    let mut far = vec![Fact::Subscribing { channel, host: 1, start, page, history, skip }];
+    far.extend([Fact::Subscribed { next: 1, refused: false }, got(1, 0, 0, 10), Fact::End]);
+    let mut history = History { profile: Some(Profile::Strict), ..History::default() };
+    let (who, code, said) = ("far".to_owned(), Some(0), String::new());
+    let deeds = [Deed::Ended { who, code, signal: None, sent: true, said }, Deed::Over];
+    history.deeds = deeds.into_iter().map(|what| Entry { at: 500, what }).collect();
+    history.add_actor("p", at(10, publishes(0, 1, 1, 10)));
+    history.add_actor("r", at(2000, far));
+    let found: Vec<String> = judge_history(&history).into_iter().map(|violation| violation.name).collect();
+    assert_found(&found, "false_end");
+}
+
 #[test]
 fn an_end_before_the_last_message_is_found() {
     let judge = |end| {

@@ -5,7 +5,7 @@ use crate::log::{Deed, Entry, Time};
 use crate::oracle::history::Publication;
 use crate::oracle::limits::is_limit;
 use crate::payload::Identity;
-use crate::run::{CARRIED, DAEMONS};
+use crate::run::CARRIED;
 use crate::story::{Change, Step, Whom};
 
 /// The greatest number of segments that are kept for a reader which does not poll. Each segment belongs to one publisher.
@@ -26,16 +26,7 @@ impl Cursor<'_> {
     /// Whether a publisher of the channel had begun to close the channel before `time`.
     pub(super) fn has_closed(&self, time: Time) -> bool {
         let has_closed = |p: &Publication| p.closing.is_some_and(|at| at < time);
-        // When a bridge ends, the channels that it receives also end.
-        let is_daemon = |e: &Entry<Deed>| match &e.what {
-            Deed::Ended { who, .. } => DAEMONS.contains(&who.as_str()),
-            Deed::Step { step, .. } => matches!(step, Step::Reload { .. } | Step::Restart { .. }),
-            _ => false,
-        };
         self.history.on(&self.reader.channel).any(has_closed)
-            || self.reader.far
-                && !self.is_carried()
-                && self.history.deeds.iter().any(|e| e.at < time && is_daemon(e))
     }
 
     /// Whether this reader's channel comes through a bridge, and nothing in the story excuses a lost message.

@@ -28,7 +28,9 @@ impl Writer {
         }
         if self.state == State::Run {
             self.look_ns = now_ns + IDLE_LOOK_NS;
-            if (last.sequence, last.crc.unwrap_or(0)) == self.newest {
+            // An answer from before the newest block says nothing about this block.
+            let is_overtaken = self.looked != self.newest;
+            if is_overtaken || (last.sequence, last.crc.unwrap_or(0)) == self.newest {
                 return Ok(());
             }
             // The log has lost acknowledged blocks, or another writer has written.

@@ -102,6 +102,8 @@ pub struct Writer {
     polled_ns: u64,
     /// The entry number and the CRC of the newest block, stored or in flight.
     newest: (u64, u32),
+    /// The newest block when the last block was requested.
+    looked: (u64, u32),
     /// The name of the newest block; `None` if it is unknown to this writer or to the log.
     newest_id: Option<BlockId>,
     /// The number of the entry after which the log stores the next block. It has a value only if it differs from the number of the last
@@ -155,6 +157,7 @@ impl Writer {
             look_ns: 0,
             polled_ns: 0,
             newest: (0, 0),
+            looked: (0, 0),
             newest_id: None,
             stores_after: None,
             refused: ((0, 0), 0),
@@ -301,6 +304,7 @@ impl Writer {
         // A request without an answer is repeated, after the client has given the request up.
         self.look_ns = now_ns + 4 * self.config.ack_ns.max(LOOK_NS);
         self.round += 1;
+        self.looked = self.newest;
         Some(self.round)
     }
 

@@ -136,6 +136,7 @@ fn copy(of: &Writer) -> Writer {
         look_ns: of.look_ns,
         polled_ns: of.polled_ns,
         newest: of.newest,
+        looked: of.looked,
         newest_id: of.newest_id,
         stores_after: of.stores_after,
         refused: of.refused,

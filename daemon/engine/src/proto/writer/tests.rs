@@ -377,3 +377,20 @@ fn a_log_that_does_not_know_its_end_is_written_after_the_number_that_it_names() 
     assert_eq!((writer.stored(), writer.take_resume()), (101, Some(Resume::At(101))));
     assert_eq!(writer.append(3, Cut::gap(101, 101), 0).after, 42);
 }
+
+/// An earlier mistake: while a channel had a message each 100 ms, the answer to an idle look was older than the newest block, and the block
+/// passed for lost.
+#[test]
+fn an_answer_that_a_block_has_overtaken_tells_of_no_loss() {
+    let (mut writer, first) = flowing(100);
+    let before = last(41, parse(&first.block).unwrap().0);
+    let round = (1..=4).find_map(|quarter| writer.poll(quarter * SECOND_NS / 4)).expect("an idle look");
+    let append = writer.append(SECOND_NS, Cut::gap(100, 100), 0);
+    writer.handle_ack(SECOND_NS, append.round, Ok(42));
+    writer.handle_last(SECOND_NS, round, before, 1_000).unwrap();
+    assert_eq!((writer.state(), writer.counters().losses), (State::Run, 0));
+    // The next look comes within a second, and this answer counts.
+    let round = (5..=8).find_map(|quarter| writer.poll(quarter * SECOND_NS / 4)).expect("the next look");
+    writer.handle_last(2 * SECOND_NS, round, before, 1_000).unwrap();
+    assert_eq!((writer.state(), writer.counters().losses), (State::Run, 1));
+}
