@@ -11,6 +11,8 @@ use std::os::unix::fs::FileExt;
 
 /// Offset of the state in a segment.
 const STATE: u64 = 32 * 8;
+/// The state of a ring that no publisher has opened yet: recovering, of epoch 0.
+const NEW: u64 = 2;
 
 /// A publisher takes over while nobody records. The journal says so before its first message, as the ring does.
 #[test]
@@ -263,7 +265,7 @@ fn the_first_publishers_epoch_is_stated_before_its_end() {
     let segment = OpenOptions::new().read(true).write(true).open(host.segment("t")).unwrap();
     let mut state = [0; 8];
     segment.read_exact_at(&mut state, STATE).unwrap();
-    segment.write_all_at(&[0; 8], STATE).unwrap();
+    segment.write_all_at(&NEW.to_le_bytes(), STATE).unwrap();
     let recorder = host.record_by(subscriber, SyncPolicy::Each);
     until(&recorder, |progress| progress.durable == 3);
     segment.write_all_at(&state, STATE).unwrap();
