@@ -31,7 +31,7 @@ use shmcast_layout::layout::geometry::{GRANULE, record_bytes};
 use shmcast_layout::layout::record::ControlRecord;
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The wait of a reader of the journal when there is nothing to read. A shorter wait would find no new data.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
@@ -139,8 +139,7 @@ impl Subscriber {
             if is_time && let Some(live) = self.try_live(true)? {
                 return Ok(Some(live));
             }
-            if self.past.as_ref().is_some_and(|past| past.asks_again_at.is_some_and(|at| Instant::now() < at))
-            {
+            if self.asks_later() {
                 return self.wait_for_past();
             }
             let batch_ring = self.past.as_ref().and_then(|past| past.batch_ring);
@@ -173,13 +172,7 @@ impl Subscriber {
                     self.take_message(copied);
                     return Ok(Some(Outcome::Message(copied)));
                 }
-                Ok(Some(Entry::Lost(loss))) => {
-                    let resumed_at = loss.to + 1;
-                    if self.past_reader().is_some_and(|reader| reader.was_trimmed_to(resumed_at)) {
-                        return self.lose_to_retention(resumed_at - due, resumed_at);
-                    }
-                    return Ok(Some(self.take_loss(loss)));
-                }
+                Ok(Some(Entry::Lost(loss))) => return self.take_loss(loss, due),
                 Ok(Some(Entry::Control { control, .. })) => {
                     if let Some(told) = self.take_control(control)? {
                         return Ok(Some(told));
@@ -190,10 +183,7 @@ impl Subscriber {
                     Some(told) => return Ok(told),
                     None => continue,
                 },
-                Err(e) if e.is_undecided() => {
-                    let pause = reader.pause();
-                    return self.ask_again_after(pause);
-                }
+                Err(e) if e.is_undecided() => return self.ask_again(),
                 Err(e) => break e.is_passing(),
             }
         };
@@ -210,7 +200,7 @@ impl Subscriber {
         if self.doubt == Doubt::Past { self.past_reader() } else { None }
     }
 
-    fn past_reader(&self) -> Option<&Reader> {
+    pub(super) fn past_reader(&self) -> Option<&Reader> {
         self.past.as_ref()?.reader.as_ref()
     }
 
@@ -220,13 +210,17 @@ impl Subscriber {
         self.count(|page, place| page.received(1, place));
     }
 
-    fn take_loss(&mut self, Loss { from, to, cause }: Loss) -> Outcome {
+    fn take_loss(&mut self, Loss { from, to, cause }: Loss, due: u64) -> Result<Option<Outcome>, RecvError> {
+        let resumed_at = to + 1;
+        if self.past_reader().is_some_and(|reader| reader.was_trimmed_to(resumed_at)) {
+            return self.lose_to_retention(resumed_at - due, resumed_at);
+        }
         self.reader.jump(Place::nowhere(to + 1));
         self.note_progress();
         // Most sequences of a reserve were never used, and nobody knows the others.
         let missed = if cause == Cause::Reserve { 0 } else { to - from + 1 };
         self.count(|page, place| page.missed(missed, place));
-        Outcome::Other(Event::Lost { from, to, cause })
+        Ok(Some(Outcome::Other(Event::Lost { from, to, cause })))
     }
 
     fn take_control(&mut self, control: JournalControl) -> Result<Option<Outcome>, RecvError> {

@@ -2,19 +2,27 @@
 
 use super::origin::STALL;
 use super::{Outcome, Subscriber};
+use crate::journal::Reader;
 use crate::message::RecvError;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 impl Subscriber {
     /// Called if it is unknown whether the journal has the next message. Only an answer ends the past.
-    pub(super) fn ask_again_after(&mut self, pause: Duration) -> Result<Option<Outcome>, RecvError> {
+    pub(super) fn ask_again(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let pause = self.past_reader().map(Reader::pause);
         if let Some(past) = &mut self.past {
-            past.asks_again_at = Some(Instant::now() + pause);
+            past.asks_again_at = pause.map(|pause| Instant::now() + pause);
         }
         match self.try_live(false)? {
             None => self.wait_for_past(),
             live => Ok(live),
         }
+    }
+
+    /// Whether the pause after an undecided answer lasts.
+    pub(super) fn asks_later(&self) -> bool {
+        let again_at = self.past.as_ref().and_then(|past| past.asks_again_at);
+        again_at.is_some_and(|at| Instant::now() < at)
     }
 
     /// Waits for the journal. After each [`STALL`] without progress, returns an error, and the next call waits again.

@@ -142,7 +142,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let builder = builder_of(args, &host, &channel);
     let Some(mut subscriber) = attach(args, builder.clone(), &stop)? else { return ended(args, &stop, 0, 0) };
 
-    tell_no_journal(args, &subscriber);
     let mut tally = Tally::new(subscriber.next_sequence());
     let mut out = Out::stdout()?;
     // A user who waits for a publisher does not want the end of the previous one.
@@ -168,10 +167,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         if let Err(RecvError::Stalled { sequence }) = event {
-            note!(
-                "{channel}: the journal cannot give sequence {sequence} yet: its recorder or daemon stands still, or descriptors are \
-                 short: waiting"
-            );
+            tell_stalled(&channel, sequence);
             continue;
         }
         let Some(event) = event? else {
@@ -279,12 +275,20 @@ fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option
                     args.channel
                 );
             }
+            tell_no_journal(args, &subscriber);
             Ok(Some(subscriber))
         }
         Err(e) if e.is_unknown_channel() && args.wait_channel => Ok(None),
         Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
         Err(e) => Err(e.into()),
     }
+}
+
+fn tell_stalled(channel: &str, sequence: u64) {
+    note!(
+        "{channel}: the journal cannot give sequence {sequence} yet: its recorder or daemon stands still, or descriptors are \
+         short: waiting"
+    );
 }
 
 /// If the user named a directory to begin in, and it has no journal of the channel's stream, reports where the reader begins.
