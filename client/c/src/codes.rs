@@ -58,6 +58,18 @@ pub mod kind {
     pub const UNKNOWN: u32 = 255;
 }
 
+/// Causes of missing messages.
+#[allow(missing_docs, reason = "the header explains each")]
+pub mod cause {
+    pub const LINE: u32 = 0;
+    pub const OVERRUN: u32 = 1;
+    pub const UNRECORDED: u32 = 2;
+    pub const TORN: u32 = 3;
+    pub const DAMAGED: u32 = 4;
+    pub const RESERVE: u32 = 5;
+    pub const CUT: u32 = 6;
+}
+
 /// Values of the fields of options.
 #[allow(missing_docs, reason = "the header explains each")]
 pub mod option {

@@ -5,7 +5,6 @@ use super::{Outcome, Subscriber};
 use crate::directory::ChannelFiles;
 use crate::message::RecvError;
 use shmcast_layout::fault;
-use shmcast_layout::ring::reader::Poll;
 use std::time::Duration;
 
 /// Pause between two checks. A check costs three system calls.
@@ -49,20 +48,18 @@ impl Subscriber {
         }
     }
 
-    /// Fails if the segment no longer has its name and the caller has received everything in it.
+    /// For a channel of files, makes the checks that empty polls do not make. The last of them is that of the segment's name.
     pub(super) fn look_for_name_at_end(&mut self) -> Result<Option<Outcome>, RecvError> {
-        let is_at_end =
-            self.named.is_some() && !self.is_elsewhere() && self.reader.look() == Some(Poll::Empty);
-        if is_at_end { self.look_for_name() } else { Ok(None) }
+        if self.named.is_some() { self.look() } else { Ok(None) }
     }
 
     /// Called when there is no other event. Fails if the segment no longer has its name.
     pub(super) fn look_for_name(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(named) = self.named.as_deref_mut() else { return Ok(None) };
         let now = self.clock.now();
-        let pause = PAUSE.as_nanos() as u64;
-        let is_due = named.looked.is_none_or(|looked| self.clock.ns_between(looked, now) >= pause);
-        if is_due {
+        // A reader that has just attached has found the name.
+        let looked = *named.looked.get_or_insert(now);
+        if self.clock.ns_between(looked, now) >= PAUSE.as_nanos() as u64 {
             named.looked = Some(now);
             named.is_removed = !named.files.names_segment(named.segment);
         }

@@ -297,8 +297,11 @@ impl Subscriber {
                 }
                 Ok(None) => {
                     self.came_close = matches!(self.wait, Wait::Burst);
-                    if records.messages == 0 {
-                        self.look_for_name_at_end()?;
+                    if records.messages == 0
+                        && let Some(Outcome::Other(event)) = self.look_for_name_at_end()?
+                    {
+                        records.event = Some(event);
+                        return Ok(1);
                     }
                     return Ok(records.messages);
                 }

@@ -243,10 +243,10 @@ impl Turns {
         &mut self,
         subscribers: &'a mut S,
     ) -> Result<Option<(usize, Event<'a>)>, SelectError> {
-        let found = self.poll(subscribers)?;
-        if found.is_none() {
-            self.look_for_names(subscribers)?;
-        }
+        let found = match self.poll(subscribers)? {
+            None => self.look_by(subscribers, Subscriber::look_for_name_at_end)?,
+            found => found,
+        };
         Ok(found.map(|found| lend(subscribers, found)))
     }
 
@@ -340,10 +340,19 @@ impl Turns {
     /// the first event or error. So a subscriber that fails each time does not hide the events of the others.
     #[cold]
     fn look<S: Lent + ?Sized>(&mut self, subscribers: &mut S) -> Result<Option<Found>, SelectError> {
+        self.look_by(subscribers, Subscriber::look)
+    }
+
+    #[cold]
+    fn look_by<S: Lent + ?Sized>(
+        &mut self,
+        subscribers: &mut S,
+        look: fn(&mut Subscriber) -> Result<Option<Outcome>, RecvError>,
+    ) -> Result<Option<Found>, SelectError> {
         let count = subscribers.count();
         for step in 0..count {
             let index = (self.next + step) % count;
-            let told = subscribers.subscriber_mut(index).look();
+            let told = look(subscribers.subscriber_mut(index));
             if matches!(told, Ok(None)) {
                 continue;
             }
@@ -352,19 +361,6 @@ impl Turns {
             return Ok(told.map(|outcome| (index, outcome)));
         }
         Ok(None)
-    }
-
-    /// Fails at the first subscriber whose channel's file was removed, after the subscriber has received everything in it.
-    fn look_for_names<S: Lent + ?Sized>(&mut self, subscribers: &mut S) -> Result<(), SelectError> {
-        let count = subscribers.count();
-        for step in 0..count {
-            let index = (self.next + step) % count;
-            if let Err(source) = subscribers.subscriber_mut(index).look_for_name_at_end() {
-                self.next = index + 1;
-                return Err(SelectError { index, source });
-            }
-        }
-        Ok(())
     }
 
     /// Decides how to wait for the next event. Called after a poll that found nothing. Before this function returns [`Rest::Nap`], it does

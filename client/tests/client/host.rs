@@ -71,10 +71,8 @@ fn a_board_whose_files_are_removed_is_told() {
     fs::remove_dir_all(dir.path().join("t")).unwrap();
     let mut second = with_board().open().unwrap();
     second.publish(b"a2").unwrap();
-    wait_for("the board to be told", || match board.get(b"a") {
-        Ok(_) => None,
-        Err(error) => Some(assert_eq!(error, RecvError::Superseded)),
-    });
+    let error = wait_for("the board to be told", || board.get(b"a").err());
+    assert_eq!(error, RecvError::Superseded);
     assert!(matches!(board.entries(), Err(RecvError::Superseded)));
 }
 

@@ -20,6 +20,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::files;
 use crate::proto::session::Session;
@@ -153,16 +154,26 @@ impl StateFile {
     }
 }
 
+/// The longest wait for the lock of a state file.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// The pause between two attempts to lock it.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = files::open(path, options.read(true).write(true).create(true).truncate(false).mode(0o600))?;
     if file.metadata()?.len() > 0 && !(0..=BEGIN).any(|slot| has_magic(&file, slot)) {
         return Err(io::Error::other("it is no state file"));
     }
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(io::Error::other("another bridge uses it")),
-        Err(e) => Err(e.into()),
+    // The bridge before can hold the lock for a moment longer, and so can a child that this process has just forked.
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOCK_PAUSE),
+            Err(Errno::WOULDBLOCK) => return Err(io::Error::other("another bridge uses it")),
+            Err(e) => return Err(e.into()),
+        }
     }
 }
 

@@ -165,6 +165,7 @@ fn sizes_offsets_and_numbers_are_the_same() {
             "code" if value.starts_with('-') => "ERROR_",
             "state" => "STATE_",
             "gate" => "GATE_",
+            "cause" => "CAUSE_",
             _ => "",
         };
         asserted(&mut text, &format!("SHMCAST_{middle}{name}"), value);
