@@ -25,8 +25,9 @@ fn sequences_tags_keys_gaps_sessions_and_losses_are_those_of_the_journal() {
     let last = (1u64 << 32) + 2;
     assert_eq!(
         [&summary["published"], &summary["gaps"], &summary["missing"], &summary["first_sequence"]],
-        [&json!(7), &json!(3), &json!(last - 7), &json!(1)]
+        [&json!(7), &json!(2), &json!(3 + 5), &json!(1)]
     );
+    assert_eq!(summary["skipped"], (1u64 << 32) - 13, "the reserve");
     let message = |sequence: u64, tag: u16, key: bool, payload: &str| json!({"sequence": sequence, "tag": tag, "key": key, "payload": payload});
     let gap = |from: u64, to: u64| json!({"event": "gap", "from": from, "to": to});
     let expected = [
