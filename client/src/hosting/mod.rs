@@ -156,17 +156,18 @@ impl HostedSegment {
     }
 
     /// Takes the writer lock, so that no publisher can open the segment as long as the result lives. Returns `None` if a publisher holds
-    /// the lock, or if the last publisher has not closed the channel. `before` is the last epoch before the segment was made.
+    /// the lock. Also returns `None` if the last publisher has not closed the channel, unless it `may_have_left` it open, as a bridge does
+    /// whose stream goes on. `before` is the last epoch before the segment was made.
     ///
     /// # Errors
     /// The system's error.
-    pub fn hold(&self, before: u64) -> io::Result<Option<Hold>> {
+    pub fn hold(&self, before: u64, may_have_left: bool) -> io::Result<Option<Hold>> {
         // The file is opened again, because the service manager keeps the first open file, and would keep a lock on it.
         let lock = memfd::reopen(&self.lock, Reopen::ReadWrite)?;
         if !lock::try_lock(&lock)? {
             return Ok(None);
         }
-        Ok(Hold::of(Held::new(lock), &self.segment, before))
+        Ok(Hold::of(Held::new(lock), &self.segment, before, may_have_left))
     }
 
     /// Takes over the segment that the charter (the file with the host's decisions) names, and its lock. Both files come from the service
@@ -336,11 +337,12 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Makes the proof if `segment` is closed or unused. The caller holds the segment's lock.
-    pub(crate) fn of(lock: Held, segment: &Segment, before: u64) -> Option<Self> {
+    /// Makes the proof if `segment` is closed, unused, or left open by its publisher. The caller holds the segment's lock.
+    pub(crate) fn of(lock: Held, segment: &Segment, before: u64, may_have_left: bool) -> Option<Self> {
         let is_over = match segment.state() {
             None | Some((_, State::Closed)) => true,
             Some((epoch, State::Recovering)) => epoch <= before,
+            Some((_, State::Active)) => may_have_left,
             Some(_) => false,
         };
         let next = segment.locator().tail().ok()?.sequence;

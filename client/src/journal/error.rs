@@ -176,6 +176,11 @@ impl JournalError {
         )
     }
 
+    /// Whether the daemon answers that it could not read the journal.
+    pub(crate) const fn is_failure(&self) -> bool {
+        matches!(self, Self::Channel(e) if e.is_failure())
+    }
+
     /// Whether the error leaves open if the journal has a message: no daemon answers, or descriptors or memory are short, here or in the
     /// daemon.
     pub(crate) fn is_undecided(&self) -> bool {

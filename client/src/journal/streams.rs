@@ -72,24 +72,25 @@ impl Streams {
         if names.iter().any(|name| parse_file_name(name).is_some()) {
             return Err(Journal::flat(&path));
         }
-        let mut known = std::mem::take(&mut self.journals);
+        let (mut known, mut failed) = (std::mem::take(&mut self.journals), None);
+        // A stream that cannot be listed takes no other one out of the list.
         for stream in names.iter().filter_map(|name| StreamId::parse(name)) {
             let at = known.iter().position(|journal| journal.stream().is_some_and(|own| own.is(stream)));
             let known = at.map(|at| known.swap_remove(at)).filter(|journal| self.is_named(journal));
             match known.map_or_else(|| Journal::in_folder(&self.folder, stream), Ok) {
                 Ok(mut journal) => {
-                    journal.refresh()?;
+                    failed = journal.refresh().err().or(failed);
                     self.journals.push(journal);
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::NotADirectory && self.is_link(stream) => {
-                    return Err(JournalError::Link { path: folder_of(&path, stream) });
+                    failed = Some(JournalError::Link { path: folder_of(&path, stream) });
                 }
                 Err(e) if is_absent(&e) || e.kind() == std::io::ErrorKind::NotADirectory => {}
-                Err(e) => return Err(JournalError::os("open the folder of a stream in", path)(e)),
+                Err(e) => failed = Some(JournalError::os("open the folder of a stream in", &path)(e)),
             }
         }
         self.journals.sort_by_key(|journal| (journal.newest_number(), journal.newest_ns()));
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// The number of the first file of a new stream in this directory. It is above the numbers of all files here. So the stream that began

@@ -69,7 +69,10 @@ impl Subscriber {
     /// ```
     pub fn try_recv_dated(&mut self) -> Result<Option<(Event<'_>, Option<u64>)>, RecvError> {
         self.check_process()?;
-        let Some(outcome) = self.poll()? else { return Ok(None) };
+        let Some(outcome) = self.poll()? else {
+            self.look_for_name_at_end()?;
+            return Ok(None);
+        };
         let past_ns = match &outcome {
             Outcome::Message(copied) => {
                 self.in_past_reader().map(|past| past.wall_ns(copied.time).unwrap_or(0))

@@ -5,6 +5,7 @@ use super::{Outcome, Subscriber};
 use crate::directory::ChannelFiles;
 use crate::message::RecvError;
 use shmcast_layout::fault;
+use shmcast_layout::layout::header::State;
 use std::time::Duration;
 
 /// Pause between two checks. A check costs three system calls.
@@ -20,12 +21,17 @@ pub(super) struct Named {
     /// Time of the last check, in ticks of the channel's clock.
     looked: Option<u64>,
     is_removed: bool,
+    /// Empty calls since the last check.
+    calls: u8,
 }
+
+/// A check is made in one empty call of so many.
+const CALLS: u8 = 64;
 
 impl Named {
     /// Watches the name of the segment with this device and inode.
     pub(super) fn new(files: ChannelFiles, segment: (u64, u64)) -> Self {
-        Self { files, segment, looked: None, is_removed: false }
+        Self { files, segment, looked: None, is_removed: false, calls: 0 }
     }
 }
 
@@ -33,33 +39,49 @@ impl Subscriber {
     /// Does the same as [`poll`](Self::poll). If there is nothing, also checks the segment's name.
     #[inline(never)]
     pub(super) fn poll_and_look(&mut self) -> Result<Option<Outcome>, RecvError> {
-        match self.poll()? {
-            None => self.look_for_name_at_end(),
-            found => Ok(found),
+        let found = self.poll()?;
+        if found.is_none() {
+            self.look_for_name_if_empty()?;
         }
+        Ok(found)
     }
 
     /// Does the same as [`poll_into`](Self::poll_into). If there is nothing, also checks the segment's name.
     #[inline(never)]
     pub(super) fn poll_into_and_look(&mut self, buffer: &mut [u8]) -> Result<Option<Outcome>, RecvError> {
-        match self.poll_into(buffer)? {
-            None => self.look_for_name_at_end(),
-            found => Ok(found),
+        let found = self.poll_into(buffer)?;
+        if found.is_none() {
+            self.look_for_name_if_empty()?;
         }
+        Ok(found)
     }
 
-    /// For a channel of files, makes the checks that empty polls do not make. The last of them is that of the segment's name.
-    pub(super) fn look_for_name_at_end(&mut self) -> Result<Option<Outcome>, RecvError> {
-        if self.named.is_some() { self.look() } else { Ok(None) }
+    /// Checks the segment's name after one of 64 calls that found nothing, unless the channel is closed: a later call tells the end first.
+    pub(super) fn look_for_name_at_end(&mut self) -> Result<(), RecvError> {
+        let Some(named) = self.named.as_deref_mut() else { return Ok(()) };
+        named.calls = (named.calls + 1) % CALLS;
+        if named.calls != 0 {
+            return Ok(());
+        }
+        let is_closed = matches!(self.reader.state(), Some((_, State::Closed)));
+        if is_closed { Ok(()) } else { self.look_for_name_if_empty() }
+    }
+
+    /// Fails if the segment no longer has its name and the caller has received every record in it.
+    fn look_for_name_if_empty(&mut self) -> Result<(), RecvError> {
+        if self.named.is_some() && !self.is_elsewhere() && !self.has_more() {
+            self.look_for_name()?;
+        }
+        Ok(())
     }
 
     /// Called when there is no other event. Fails if the segment no longer has its name.
     pub(super) fn look_for_name(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(named) = self.named.as_deref_mut() else { return Ok(None) };
         let now = self.clock.now();
-        // A reader that has just attached has found the name.
-        let looked = *named.looked.get_or_insert(now);
-        if self.clock.ns_between(looked, now) >= PAUSE.as_nanos() as u64 {
+        let pause = PAUSE.as_nanos() as u64;
+        let is_due = named.looked.is_none_or(|looked| self.clock.ns_between(looked, now) >= pause);
+        if is_due {
             named.looked = Some(now);
             named.is_removed = !named.files.names_segment(named.segment);
         }

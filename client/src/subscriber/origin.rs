@@ -57,6 +57,8 @@ pub(super) struct Past {
     undecided_since: Option<Instant>,
     /// Until this time, the reader does not ask for its next file again, because the last answer left open whether there is one.
     pub(super) asks_again_at: Option<Instant>,
+    /// The time since which the daemon has answered each question that it could not read the journal.
+    pub(super) failed_since: Option<Instant>,
     /// During a search for the journal: the sequence that the subscriber needs, and the time at which the search began.
     sought: Option<(u64, Instant)>,
     pub(super) told: Told,
@@ -191,6 +193,7 @@ impl Past {
             hasty_until: None,
             undecided_since: None,
             asks_again_at: None,
+            failed_since: None,
             sought: None,
             told: Told::new(),
             batch_ring: None,
@@ -235,6 +238,16 @@ impl Past {
     /// earlier search has waited in vain.
     fn is_hasty(&self, now: Instant) -> bool {
         self.hasty_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether a later answer might decide if the journal has a message. A daemon that cannot read the journal for longer than
+    /// [`PATIENCE_FOR_DAEMON`] does not only lack descriptors for a moment.
+    pub(super) fn leaves_open(&mut self, error: &JournalError) -> bool {
+        if !error.is_failure() {
+            self.failed_since = None;
+            return error.is_undecided();
+        }
+        self.failed_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE_FOR_DAEMON
     }
 
     /// Whether the last search left open if there is a journal.
@@ -288,11 +301,12 @@ impl Past {
             Ok(reader) => {
                 (self.sought, self.again_at, self.undecided_since, self.hasty_until) =
                     (None, None, None, None);
+                self.failed_since = None;
                 return Ok(reader);
             }
             Err(missing) => missing,
         };
-        let is_undecided = matches!(&missing, Missing::Unknown(e) if e.is_undecided());
+        let is_undecided = matches!(&missing, Missing::Unknown(e) if self.leaves_open(e));
         self.undecided_since = if is_undecided { self.undecided_since.or(Some(begun)) } else { None };
         (self.sought, self.again_at) = (None, None);
         let patience = match missing {
@@ -306,7 +320,7 @@ impl Past {
         // one does.
         if now - begun < patience {
             // Each refusal is an event of the daemon.
-            let is_refused = matches!(&missing, Missing::Unknown(JournalError::Channel(e)) if e.is_failure());
+            let is_refused = matches!(&missing, Missing::Unknown(e) if e.is_failure());
             let pause = if is_refused { AGAIN } else { LOOK_AGAIN };
             (self.sought, self.again_at) = (Some((due, begun)), Some(Instant::now() + pause));
             return Err(Missing::NotYet);

@@ -130,7 +130,7 @@ impl Subscriber {
     #[inline(never)]
     pub(super) fn poll_past(&mut self, mut out: Option<&mut [u8]>) -> Result<Option<Outcome>, RecvError> {
         let mut left_out = 0;
-        let may_pass = loop {
+        let error = loop {
             if left_out >= MOST_LEFT_OUT {
                 self.stopped_early = true;
                 return Ok(None);
@@ -183,11 +183,13 @@ impl Subscriber {
                     Some(told) => return Ok(told),
                     None => continue,
                 },
-                Err(e) if e.is_undecided() => return self.ask_again(),
-                Err(e) => break e.is_passing(),
+                Err(e) => break e,
             }
         };
-        if may_pass && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
+        if self.past.as_mut().is_some_and(|past| past.leaves_open(&error)) {
+            return self.ask_again();
+        }
+        if error.is_passing() && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
     }
 
     /// The header of the journal file that contained the last event; `None` if the event came from the ring.
@@ -234,6 +236,7 @@ impl Subscriber {
     fn note_progress(&mut self) {
         if let Some(past) = &mut self.past {
             (past.waits_since, past.asks_again_at, past.is_final) = (None, None, false);
+            past.failed_since = None;
         }
     }
 

@@ -297,11 +297,8 @@ impl Subscriber {
                 }
                 Ok(None) => {
                     self.came_close = matches!(self.wait, Wait::Burst);
-                    if records.messages == 0
-                        && let Some(Outcome::Other(event)) = self.look_for_name_at_end()?
-                    {
-                        records.event = Some(event);
-                        return Ok(1);
+                    if records.messages == 0 {
+                        self.look_for_name_at_end()?;
                     }
                     return Ok(records.messages);
                 }

@@ -244,7 +244,7 @@ impl Turns {
         subscribers: &'a mut S,
     ) -> Result<Option<(usize, Event<'a>)>, SelectError> {
         let found = match self.poll(subscribers)? {
-            None => self.look_by(subscribers, Subscriber::look_for_name_at_end)?,
+            None => self.look_by(subscribers, |one| one.look_for_name_at_end().map(|()| None))?,
             found => found,
         };
         Ok(found.map(|found| lend(subscribers, found)))

@@ -104,6 +104,10 @@ fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
 /// An earlier mistake: a pipe without a writer stopped the whole daemon, and an empty pipe removed all channels.
 #[test]
 fn a_pipe_in_place_of_the_file_is_refused_and_stops_nothing() {
+    if shmcast_testkit::unit::asked().is_some() {
+        // The service's user may not open a pipe of root.
+        return skip("a_pipe_in_place_of_the_file_is_refused_and_stops_nothing", "under the unit");
+    }
     let mut daemon = Daemon::start(&channel("a", FOR_ALL));
     let file = daemon.dir().join("shmcast.toml");
     fs::remove_file(&file).unwrap();

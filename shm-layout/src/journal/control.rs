@@ -34,7 +34,8 @@ pub enum Cause {
     Torn,
     /// The messages were durable, and the disk lost them.
     Damaged,
-    /// No message has these sequences, and none ever will. They are skipped so that no sequence is used twice.
+    /// The sequences are skipped so that no sequence is used twice. After a power cut, some of the first can have been messages that were
+    /// not durable; nobody knows how many. None of them will have a message.
     Reserve,
     /// A tool removed the messages.
     Cut,

@@ -402,10 +402,11 @@ impl Channel {
     }
 
     /// Keeps publishers away while the result lives. This requires that the channel is closed, that its memory is not lost, and that no
-    /// publisher is attached. An attached publisher could take the lock at any time.
-    pub(super) fn hold(&self) -> std::io::Result<Option<Hold>> {
+    /// publisher is attached. An attached publisher could take the lock at any time. A channel that a bridge receives can be open: a bridge
+    /// that ends leaves it so.
+    pub(super) fn hold(&self, is_received: bool) -> std::io::Result<Option<Hold>> {
         match &self.current {
-            Some(current) if self.publisher.is_none() => current.hold(self.entry().epoch),
+            Some(current) if self.publisher.is_none() => current.hold(self.entry().epoch, is_received),
             _ => Ok(None),
         }
     }

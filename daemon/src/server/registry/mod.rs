@@ -441,7 +441,11 @@ impl Registry {
     /// Keeps publishers away from a closed channel while the result lives. Returns `None` if the channel is not closed or does not exist.
     pub fn hold(&self, name: &str) -> Option<Hold> {
         let channel = self.channels.get(name)?;
-        channel.hold().inspect_err(|e| tracing::error!(channel = name, "cannot take its lock: {e}")).ok()?
+        let is_received = self.received.contains_key(name);
+        channel
+            .hold(is_received)
+            .inspect_err(|e| tracing::error!(channel = name, "cannot take its lock: {e}"))
+            .ok()?
     }
 
     /// Whether a channel's publisher has ended, but its connection still exists.
