@@ -392,6 +392,7 @@ fn a_state_file_on_a_full_disk_is_written_when_there_is_room() {
     wait_for("the state on the disk", || (size() == 192).then_some(()));
     egress.stop();
     egress.join();
+    drop(egress); // it has the file's lock
     publisher.publish(b"while nobody sends").unwrap();
     let egress = sending_from(a.path(), &line, &state);
     assert_eq!(egress.life().session(), session);
