@@ -117,6 +117,8 @@ fn a_server_or_a_bridge_that_stands_still_holds_the_publisher_up_and_nothing_is_
     assert_eq!(missed, 0);
     wait_for_state(&mut publisher, GateState::Absent);
     let mut sends = send(&host, &server, window);
+    // Before that, the bridge looks in the stream for its place. Its gate can be in force until it goes back there.
+    sends.wait_for_words("sending session");
     wait_for_force(&host, &mut publisher);
     sends.pause();
     fill(&mut publisher);
