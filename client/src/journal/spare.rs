@@ -1,4 +1,4 @@
-//! What a recorder that was killed left in a folder: a file without its final name. And the lock, which keeps other recorders away.
+//! A folder as a killed recorder leaves it: a file has not got its final name. Also takes the lock that keeps other recorders away.
 
 use super::JournalError;
 use super::list::{LOCK, Opened, lock_of};

@@ -43,7 +43,7 @@ pub enum Where {
     Within(u8),
 }
 
-/// What a small file system has none of.
+/// The resource that a small file system lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Held {
