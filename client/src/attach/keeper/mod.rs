@@ -102,23 +102,7 @@ impl Attachment {
         charter: File,
         descriptors: Vec<File>,
     ) -> Self {
-        let shared = Arc::new(Inner {
-            daemon,
-            resume,
-            preparation,
-            descriptors: Mutex::new(descriptors.into_iter().map(shown).collect()),
-            charter: Mutex::new(charter),
-            owner: Owner::this_process(),
-            socket: Mutex::new(Some(shown(socket))),
-            connected: AtomicBool::new(true),
-            paused: Mutex::new(None),
-            left: AtomicBool::new(false),
-            cut_off: AtomicBool::new(false),
-            moved: Mutex::new(VecDeque::new()),
-            has_moved: AtomicBool::new(false),
-            dead: Mutex::new((0, 0)),
-            has_died: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Inner::new(daemon, Some(socket), resume, preparation, charter, descriptors));
         keeper.adopt(shared.clone());
         Self { shared, keeper }
     }
@@ -294,6 +278,34 @@ impl Keeper {
 }
 
 impl Inner {
+    /// Makes the state of an attachment. Without a `socket`, no daemon knows the attachment.
+    fn new(
+        daemon: PathBuf,
+        socket: Option<OwnedFd>,
+        resume: Request,
+        preparation: Preparation,
+        charter: File,
+        descriptors: Vec<File>,
+    ) -> Self {
+        Self {
+            daemon,
+            resume,
+            preparation,
+            descriptors: Mutex::new(descriptors.into_iter().map(shown).collect()),
+            charter: Mutex::new(charter),
+            owner: Owner::this_process(),
+            connected: AtomicBool::new(socket.is_some()),
+            socket: Mutex::new(socket.map(shown)),
+            paused: Mutex::new(None),
+            left: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
+            moved: Mutex::new(VecDeque::new()),
+            has_moved: AtomicBool::new(false),
+            dead: Mutex::new((0, 0)),
+            has_died: AtomicBool::new(false),
+        }
+    }
+
     fn listen(&self, buffer: &mut [u8]) {
         let mut socket = lock(&self.socket);
         let Some(open) = socket.as_ref() else { return };

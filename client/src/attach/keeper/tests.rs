@@ -8,23 +8,9 @@ fn file(name: &str) -> File {
 }
 
 fn lost_attachment() -> Inner {
-    Inner {
-        daemon: PathBuf::new(),
-        resume: Request::Hello { version: 0 },
-        preparation: Preparation::NONE,
-        descriptors: Mutex::new(["segment", "lock"].map(|name| shown(file(name))).into()),
-        charter: Mutex::new(file("charter")),
-        owner: Owner::this_process(),
-        socket: Mutex::new(None),
-        connected: AtomicBool::new(false),
-        paused: Mutex::new(None),
-        left: AtomicBool::new(false),
-        cut_off: AtomicBool::new(false),
-        moved: Mutex::new(VecDeque::new()),
-        has_moved: AtomicBool::new(false),
-        dead: Mutex::new((0, 0)),
-        has_died: AtomicBool::new(false),
-    }
+    let descriptors = ["segment", "lock"].map(file).into();
+    let resume = Request::Hello { version: 0 };
+    Inner::new(PathBuf::new(), None, resume, Preparation::NONE, file("charter"), descriptors)
 }
 
 #[test]
