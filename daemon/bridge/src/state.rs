@@ -59,8 +59,7 @@ impl StateFile {
     /// file, and one that another bridge has open.
     pub(super) fn open(path: &Path) -> io::Result<(StateFile, Option<Progress>)> {
         let file = open(path)?;
-        let newest =
-            [0, 1].into_iter().filter_map(|slot| read_slot(&file, slot)).max_by_key(|(number, _)| *number);
+        let newest = newest(&file);
         let number = newest.map_or(0, |(number, _)| number);
         let begun = read_slot(&file, BEGIN).map(|(_, begun)| begun);
         let state = StateFile { path: path.to_owned(), file, number, begun, renewed: 0, is_behind: false };
@@ -186,8 +185,12 @@ fn has_magic(file: &File, slot: u64) -> bool {
 #[cfg(test)]
 pub(super) fn noted(path: &Path) -> Option<Progress> {
     let file = File::open(path).unwrap();
-    let slots = [0, 1].into_iter().filter_map(|slot| read_slot(&file, slot));
-    slots.max_by_key(|(number, _)| *number).map(|(_, progress)| progress)
+    newest(&file).map(|(_, progress)| progress)
+}
+
+/// The newest whole record, with its number.
+fn newest(file: &File) -> Option<(u64, Progress)> {
+    [0, 1].into_iter().filter_map(|slot| read_slot(file, slot)).max_by_key(|(number, _)| *number)
 }
 
 fn read_slot(file: &File, slot: u64) -> Option<(u64, Progress)> {

@@ -146,8 +146,7 @@ fn show_key(args: &Args, board: &mut Board, key: &str) -> Result<bool> {
 fn show_all(args: &Args, name: &str, board: &mut Board, clear: bool) -> Result<bool> {
     let (clock, range, spec) = (board.clock(), board.spec().key(), board.spec());
     let counters = board.counters();
-    let mut entries: Vec<BoardEntry<'_>> = board.entries()?.collect();
-    entries.sort_unstable_by_key(|entry| entry.key);
+    let entries = sorted(board)?;
     if args.json {
         let mut out = Out::stdout()?;
         for entry in &entries {
@@ -203,9 +202,14 @@ pub(super) struct Row {
 #[cfg(feature = "top")]
 pub(super) fn rows_of(board: &mut Board) -> Result<Vec<Row>> {
     let clock = board.clock();
+    Ok(sorted(board)?.iter().map(|entry| Row::of(entry, Some(&clock), SHOWN)).collect())
+}
+
+/// All keys with their newest messages, in the order of the keys.
+fn sorted(board: &mut Board) -> Result<Vec<BoardEntry<'_>>> {
     let mut entries: Vec<BoardEntry<'_>> = board.entries()?.collect();
     entries.sort_unstable_by_key(|entry| entry.key);
-    Ok(entries.iter().map(|entry| Row::of(entry, Some(&clock), SHOWN)).collect())
+    Ok(entries)
 }
 
 impl Row {
