@@ -4,8 +4,9 @@
 //!   process. Nanoseconds a message, the median of the bursts. One reader either way.
 //! - `stopped`: the longest `publish` while the gate's reader never reads, for several limits. The least of 5 rounds, since the system takes
 //!   the CPU away now and then.
-//! - `hundred`: 100 readers of 1,000,000 messages, of which one has the gate and takes ten times as long for each message. First the gate
-//!   may hold messages up for as long as it needs, then for 200 us, after which it is dropped. An argument is another number of messages.
+//! - `hundred`: 100 readers of 1,000,000 messages, of which one has the gate and takes ten times as long for each message. The publisher
+//!   has one CPU, and the readers share another. First the gate may hold messages up for as long as it needs. Then it may do so for 200 us,
+//!   after which it is dropped. An argument is another number of messages.
 //!
 //! `cargo run --release -p shmcast-bench --example gate`. METHOD.md has the rules for figures that are published; these are for a look.
 #![forbid(unsafe_code)]
@@ -23,7 +24,7 @@ const BURST: u64 = 32;
 const READERS: usize = 100;
 const MESSAGES: u64 = 1_000_000;
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type Outcome<T, E = Box<dyn Error>> = Result<T, E>;
 
 /// The counts of one reader.
 #[derive(Debug, Default, Clone, Copy)]
@@ -145,6 +146,8 @@ fn stopped(dir: &Path, name: &str, wait: Duration) -> Outcome<Duration> {
 }
 
 fn hundred(dir: &Path, name: &str, wait: Duration, messages: u64) -> Outcome<()> {
+    // The publisher has the first CPU, and the readers share the second one.
+    shmcast::pin_current_thread(0)?;
     let mut publisher = open(dir, name, Some(Gate::new("g").wait(wait)))?;
     let last = AtomicU64::new(0);
     let slow = reader(dir, name, Some("g"), Wait::Yield)?;
@@ -152,9 +155,15 @@ fn hundred(dir: &Path, name: &str, wait: Duration, messages: u64) -> Outcome<()>
         (1..READERS).map(|_| reader(dir, name, None, Wait::Yield)).collect::<Outcome<_>>()?;
     std::thread::scope(|scope| -> Outcome<()> {
         let last = &last;
-        let slow = scope.spawn(move || receive(slow, last, Duration::from_micros(2)));
+        let receive = |reader, work| {
+            scope.spawn(move || -> Outcome<Count, std::io::Error> {
+                shmcast::pin_current_thread(1)?;
+                Ok(receive(reader, last, work))
+            })
+        };
+        let slow = receive(slow, Duration::from_micros(2));
         for reader in fast {
-            scope.spawn(move || receive(reader, last, Duration::ZERO));
+            receive(reader, Duration::ZERO);
         }
         let start = Instant::now();
         for _ in 0..messages {
@@ -162,7 +171,7 @@ fn hundred(dir: &Path, name: &str, wait: Duration, messages: u64) -> Outcome<()>
         }
         let (time, gate) = (start.elapsed(), publisher.gates()[0]);
         publisher.close();
-        let count = slow.join().map_err(|_| "the reader failed")?;
+        let count = slow.join().map_err(|_| "the reader failed")??;
         println!(
             "{READERS} readers, one slow with a gate of {wait:?}: {:.2} M msg/s; it received {}, missed {}; {} messages were held up, \
              the longest for {:?}; dropped {} times",
