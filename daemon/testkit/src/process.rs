@@ -1,4 +1,4 @@
-//! Child processes of a test. None outlives the test that started it.
+//! Child processes of a test. No child process outlives the test that started it.
 //!
 //! A test program can start itself again in a *role*. The child then runs the ignored test `play`, which reads [`my_role`]. So a test can
 //! use several processes without additional programs.
@@ -20,7 +20,7 @@ pub const ROLE: &str = "SHMCAST_TEST_ROLE";
 const DIR: &str = "SHMCAST_TEST_DIR";
 const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 
-/// A child process. Dropping this kills and reaps it.
+/// A child process. Dropping this value kills and reaps the process.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -57,7 +57,7 @@ impl Process {
         kill(self.pid(), signal).expect("a child that was not waited for");
     }
 
-    /// Waits until the process has a handler for a signal. If the signal came before, it would end the process or be ignored.
+    /// Waits until the process has a handler for a signal. A signal that came earlier would end the process or be ignored.
     pub fn wait_until_it_handles(&self, signal: Signal) {
         wait_until(&format!("{} to handle {signal}", self.what), || {
             assert!(
@@ -148,7 +148,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both calls fail for a child whose end was already awaited, which is harmless.
+        // For a child whose end was already awaited, both calls do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
