@@ -1,4 +1,4 @@
-//! How many messages a second are possible without loss?
+//! Measures how many messages a second a transport can carry without loss.
 //!
 //! There is one receiver. The publisher and the receiver are bound to separate cores. The publisher sends back to back. Before a ring would
 //! lose messages, the rig's gate makes the publisher wait. `shmcast-gate` uses a gate of its channel instead.

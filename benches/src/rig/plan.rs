@@ -218,12 +218,13 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
             .expect("a template of known fields"),
     );
     if cases.iter().flat_map(|case| &case.specs).any(|spec| spec.window_ns > 0) {
-        bar.enable_steady_tick(std::time::Duration::from_secs(1)); // a long round, in which nothing else would move
+        bar.enable_steady_tick(std::time::Duration::from_secs(1)); // so that the bar also moves during a long round
     }
     for case in cases {
         let mut retries = stage.retries;
         for lap in 0..stage.laps {
-            // Each lap starts with another contestant, so that a contestant does not always follow the same one.
+            // Each lap starts with another contestant, so that the first and the last place of a lap do not always go to the same
+            // contestants.
             for turn in 0..case.specs.len() {
                 let spec = &case.specs[(turn + lap) % case.specs.len()];
                 bar.set_message(format!("{}, {}", spec.contestant.name(), case.name));

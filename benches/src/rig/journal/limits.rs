@@ -192,7 +192,7 @@ impl Measured {
         self.read()
     }
 
-    /// Returns the rate of reading from the page cache. The previous call of `read` has filled the cache with the file, as far as it fits.
+    /// Returns the rate of reading from the page cache. The previous call of `read` has filled the cache with as much of the file as fits.
     fn cached(&self) -> Result<f64> {
         self.read()
     }
