@@ -358,8 +358,8 @@ impl Idle {
         Self { wait, idle: 0, backoff: Backoff::new() }
     }
 
-    /// Waits for a short time. If the call returns true, the caller must check the stop flag. Most calls return false, because a check
-    /// takes time.
+    /// Waits for a short time. If the call returns true, the caller must check the stop flag. If the wait is short, most calls return
+    /// false, because a check takes time.
     #[inline(always)]
     pub fn pause(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
