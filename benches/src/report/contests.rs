@@ -1,5 +1,5 @@
-//! Compares each figure of a question with that of the best other transport. Gives the verdict and its spread. The ideal ring is a bound
-//! and not a product, so it does not count as another transport.
+//! Compares each figure of a question with the figure of the best other transport. Gives a verdict, and the range of the gains. The ideal
+//! ring is a bound and not a product, so it does not count as another transport.
 
 use crate::questions::oversubscribed::cpu_ns;
 use crate::questions::table::{Unit, or_dash};

@@ -28,8 +28,8 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Whether two bodies are the same. Short bodies are compared here, because a call into the C library would take longer than some rings
-/// need for the whole message.
+/// Whether two bodies are the same. Short bodies are compared without a call into the C library, because the call would take longer than
+/// some rings need for the whole message.
 #[inline]
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     if a.len() > 64 || !a.len().is_multiple_of(8) {

@@ -1,5 +1,6 @@
-//! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all of them in the same way.
-//! If the machine was not quiet during a round, the round is played again. After too many such rounds, the figures are marked instead.
+//! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all contestants in the same
+//! way. If the machine was not quiet during a round, the round is played again. If too many rounds of a case are disturbed, the figures are
+//! marked instead.
 
 use crate::rig::machine::Machine;
 use crate::rig::names::is_ours;
@@ -223,8 +224,7 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
     for case in cases {
         let mut retries = stage.retries;
         for lap in 0..stage.laps {
-            // Each lap starts with another contestant, so that the first and the last place of a lap do not always go to the same
-            // contestants.
+            // Each lap starts with another contestant, so that no contestant is always the first of a lap.
             for turn in 0..case.specs.len() {
                 let spec = &case.specs[(turn + lap) % case.specs.len()];
                 bar.set_message(format!("{}, {}", spec.contestant.name(), case.name));

@@ -1,5 +1,5 @@
 //! The receiver's role. As soon as a whole message is in private memory, the receiver reads the clock. Then it checks all bytes, and counts
-//! the message. For each message it stores only one word, in memory that was touched before. Histograms are made after the round.
+//! the message. For each message it stores only one word, in memory that was touched before the round. Histograms are made after the round.
 
 use crate::rig::child::{bind, say};
 use crate::rig::files::{self, saturate, write_words};

@@ -198,8 +198,8 @@ pub fn within(module_path: &str) -> &str {
     module_path.split_once("::").map_or("", |(_, module)| module)
 }
 
-/// Does the same as [`role!`], under another user: `role_as!("name_of_the_test", 65534, "read 5")`. If this is not possible here, prints
-/// the reason and returns `None`. `role_as!(in "front", ...)` runs `front::play`, as [`role!`] does.
+/// Does the same as [`role!`], but the role runs as another user: `role_as!("name_of_the_test", 65534, "read 5")`. If this process cannot
+/// start programs of that user, prints the reason and returns `None`. `role_as!(in "front", ...)` runs `front::play`, as [`role!`] does.
 #[macro_export]
 macro_rules! role_as {
     (in $module:expr, $test:expr, $uid:expr, $name:expr) => {
@@ -232,7 +232,8 @@ pub fn role_under(command: &[&str], module: &str, name: &str) -> Command {
     command
 }
 
-/// Does the same as [`role_in`], under another user. If this is not possible here, prints the reason and returns `None`.
+/// Does the same as [`role_in`], but the role runs as the user `uid`. If this process cannot start programs of that user, prints the reason
+/// and returns `None`.
 pub fn role_as(test: &str, uid: u32, module: &str, name: &str) -> Option<Command> {
     let program = std::env::current_exe().expect("this program's own path");
     let mut command = as_user(test, uid, &program)?;
