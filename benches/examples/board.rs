@@ -1,10 +1,13 @@
-//! What does a board cost, and how soon does a late reader have it?
+//! Measures the cost of a board for its publisher, and the time until a late reader has the newest message of each key.
 //!
-//! - `publish`: 64 bytes, with and without a board, in turns in one process, without readers. Nanoseconds a message, the median of the turns.
-//! - `join`: `Start::Board` on 10,000 keys of 256 bytes, from `open` to the last key, while nobody publishes and beside a publisher at full rate.
-//! - `get`: one of these keys.
+//! - `publish`: the duration of a `publish` of 64 bytes, with and without a board, in ns. A channel with a board and a channel without one
+//!   take turns in one process, and have no readers. The figure is the median of the turns.
+//! - `join`: the time in which a reader with `Start::Board` gets 10,000 keys of 256 bytes, from `open` to the last key. The first figure is
+//!   for a silent publisher, and the second for a publisher at full rate.
+//! - `get`: the time to read one of these keys.
 //!
-//! `cargo run --release -p shmcast-bench --example board`. METHOD.md has the rules for figures that are published; these are for a look.
+//! Run it by `cargo run --release -p shmcast-bench --example board`. The figures give a first impression. Published figures follow the
+//! rules of METHOD.md.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
 
@@ -34,7 +37,7 @@ fn open(dir: &Path, name: &str, board: Option<BoardSpec>) -> Outcome<Publisher> 
     })
 }
 
-/// Nanoseconds a message of 64 bytes, with its key in the first eight.
+/// Publishes messages of 64 bytes, whose first eight bytes are the key. Returns the mean time of a message in ns.
 fn turn(publisher: &mut Publisher, keys: u64) -> Outcome<f64> {
     let mut message = [7; 64];
     let start = Instant::now();
@@ -69,7 +72,7 @@ fn message(i: u64) -> [u8; 256] {
     message
 }
 
-/// Milliseconds from `open` to the last key, and of that the time that `open` took.
+/// Reads all keys with a new reader. Returns two times in ms: from `open` to the last key, and of `open` alone.
 fn join(dir: &Path) -> Outcome<[f64; 2]> {
     let start = Instant::now();
     let builder = Subscriber::builder("join").dir(dir).start(Start::Board).page(false);

@@ -1,14 +1,16 @@
-//! What does a gate cost, and what does it keep?
+//! Measures the cost of a gate for the publisher, and the effect of a slow reader that holds a gate.
 //!
-//! - `publish`: bursts of 32 messages of 64 bytes, each received before the next burst begins, with and without a gate, in turns in one
-//!   process. Nanoseconds a message, the median of the bursts. One reader either way.
-//! - `stopped`: the longest `publish` while the gate's reader never reads, for several limits. The least of 5 rounds, since the system takes
-//!   the CPU away now and then.
-//! - `hundred`: 100 readers of 1,000,000 messages, of which one has the gate and takes ten times as long for each message. The publisher
-//!   has one CPU, and the readers share another. First the gate may hold messages up for as long as it needs. Then it may do so for 200 us,
-//!   after which it is dropped. An argument is another number of messages.
+//! - `publish`: the duration of a `publish` of 64 bytes, with and without a gate, in ns. A channel with a gate and a channel without one
+//!   take turns in one process, and have one reader each. In each turn, a burst of 32 messages is published, and then received. The figures
+//!   are the median and the 99th percentile of the bursts.
+//! - `stopped`: the longest `publish` while the gate's reader never reads, for several limits of the wait. Each figure is the least of 5
+//!   rounds, because the system sometimes takes the CPU away.
+//! - `hundred`: 100 readers of 1,000,000 messages. One reader holds the gate, and spends 2 us more on each message than the other readers.
+//!   The publisher has one CPU, and the readers share another one. In the first run, the gate can hold messages up for as long as the reader needs. In the second run, the gate holds a message up for
+//!   200 us, and is then dropped. An argument sets another number of messages.
 //!
-//! `cargo run --release -p shmcast-bench --example gate`. METHOD.md has the rules for figures that are published; these are for a look.
+//! Run it by `cargo run --release -p shmcast-bench --example gate`. The figures give a first impression. Published figures follow the rules
+//! of METHOD.md.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
 
@@ -49,7 +51,7 @@ fn reader(dir: &Path, name: &str, gate: Option<&str>, wait: Wait) -> Outcome<Sub
     })
 }
 
-/// Receives until the channel ends. Tells the last sequence, and spends `work` on each message.
+/// Receives until the channel ends. After each message, stores the message's sequence in `last`, and spins for `work`.
 fn receive(mut reader: Subscriber, last: &AtomicU64, work: Duration) -> Count {
     let mut count = Count::default();
     loop {
@@ -69,7 +71,7 @@ fn receive(mut reader: Subscriber, last: &AtomicU64, work: Duration) -> Count {
     }
 }
 
-/// Nanoseconds a message of one burst. Returns when the reader has received it.
+/// Publishes a burst, and waits until the reader has received it. Returns the mean time of a `publish` in ns, without the wait.
 fn burst(publisher: &mut Publisher, last: &AtomicU64) -> Outcome<f64> {
     let message = [7; 64];
     let start = Instant::now();
@@ -90,7 +92,7 @@ fn publish(dir: &Path) -> Outcome<()> {
     let readers = [reader(dir, names[0], None, Wait::Spin)?, reader(dir, names[1], Some("g"), Wait::Spin)?];
     let last = [AtomicU64::new(0), AtomicU64::new(0)];
     std::thread::scope(|scope| -> Outcome<()> {
-        // Both channels are received in one thread, so that neither has a core for itself alone.
+        // One thread receives both channels, so that no channel has a core for itself.
         let [one, other] = readers;
         scope.spawn(|| both([one, other], &last));
         let mut figures = [Vec::new(), Vec::new()];
@@ -132,7 +134,7 @@ fn both(mut readers: [Subscriber; 2], last: &[AtomicU64; 2]) {
     }
 }
 
-/// The longest `publish` while the gate's reader never reads.
+/// Returns the duration of the longest `publish` while the gate's reader never reads.
 fn stopped(dir: &Path, name: &str, wait: Duration) -> Outcome<Duration> {
     let mut publisher = open(dir, name, Some(Gate::new("g").wait(wait)))?;
     let _reader = reader(dir, name, Some("g"), Wait::Spin)?;

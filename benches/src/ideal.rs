@@ -2,10 +2,10 @@
 //! bound.
 //!
 //! - Each message has a slot of fixed size, with a sequence word at its front.
-//! - There is no variable length, no lapping check, no bounds check of claims, no index and no takeover.
+//! - The ring has no messages of variable length, no lapping check, no bounds check, no index and no takeover.
 //! - A reader that falls a ring behind reads garbage and hangs, so no program should use this ring.
 //!
-//! The payload is copied by the product's own routine, so that only the protocol makes a difference.
+//! The ideal ring copies payloads by shmcast's own routine, so that it differs from shmcast's ring only in the protocol.
 //!
 //! ```text
 //! slot, a multiple of 64 bytes:   | sequence word | payload words ... |
@@ -55,7 +55,7 @@ struct End {
     cells: Cells,
     shape: Shape,
     copier: Copier,
-    /// Sequence of the next message.
+    /// The sequence of the next message.
     next: u64,
 }
 
@@ -101,7 +101,7 @@ impl IdealWriter {
         let Self(end) = self;
         assert_eq!(payload.len(), end.shape.size);
         let slot = end.slot();
-        // As in the product, the cache line that readers poll is written last and in one burst.
+        // As in shmcast's ring, the cache line that readers poll is written last and in one burst.
         let [sequence, inline @ ..] = slot.first_chunk::<LINE_WORDS>().expect("a slot is whole lines");
         let first = end.copier.store_rest::<INLINE>(&slot[1..], payload);
         copy::store_inline(inline, first);

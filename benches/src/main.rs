@@ -97,7 +97,7 @@ enum Question {
         /// at the end of the list
         #[arg(value_name = "TESTEE")]
         testees: Vec<String>,
-        /// The testee in Rust; without it, the one beside this program
+        /// The testee in Rust [default: the one beside this program]
         #[arg(long, value_name = "PROGRAM")]
         rust: Option<PathBuf>,
     },
@@ -141,7 +141,7 @@ enum Question {
         #[arg(long)]
         fail: bool,
     },
-    /// Play a role in a round (what the rig starts)
+    /// Play a role in a round (the rig starts this)
     #[command(hide = true)]
     Play {
         /// The task as JSON
@@ -373,8 +373,8 @@ fn two_hosts(args: &Args) -> Option<Hosts> {
     made.inspect_err(|why| eprintln!("SKIPPED bridge: {why:#}")).ok()
 }
 
-/// Returns shmcast's contestants on one host: those that the user named, and the peers. If the user named peers, only these peers take
-/// part.
+/// Returns the additional contestants on one host: those that the user named, and the peers, whose receivers wait by `wait`. If the user
+/// named a peer, the peers that the user did not name take no part.
 fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);
     let joining = if peers.iter().any(is_named) { &[] } else { peers };

@@ -25,7 +25,7 @@ const MTU: usize = 8 << 10;
 /// with a hundred receivers on few CPUs.
 const CLIENT_SLEEP: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Messages taken at one poll.
+/// The greatest number of messages that one poll takes.
 const BATCH: usize = 256;
 
 fn dir(spec: &Spec) -> String {
@@ -62,7 +62,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// The publisher and the driver. Fields are dropped in their order, so the driver ends last.
+/// The publisher and the driver. Rust drops the fields in their order, so the driver ends last.
 pub(crate) struct Sending {
     publication: AeronExclusivePublication,
     _client: Aeron,
@@ -104,7 +104,7 @@ impl Sender for Sending {
                 Ok(_) => return Ok(again),
                 Err(AeronOfferError::BackPressured | AeronOfferError::AdminAction) => {
                     again += 1;
-                    std::thread::yield_now(); // the driver can change that, and may be waiting for this CPU
+                    std::thread::yield_now(); // the driver can make room, and may be waiting for this CPU
                 }
                 Err(e) => bail!("offer: {e:?}"),
             }

@@ -1,4 +1,4 @@
-//! `bcast`: a ring of variable-length frames in a mapped file. By itself the writer overwrites old frames without regard for readers.
+//! `bcast`: a ring of variable-length frames in a mapped file. The writer does not wait for readers, and overwrites old frames.
 //!
 //! In rounds in which nothing may be lost, the rig's gate makes the writer wait for its readers. `bcast-ungated` is the ring without this
 //! gate, so a slow reader loses messages. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
@@ -10,7 +10,7 @@ use shmcast_bench::rig::receive::{Receiver, Sink};
 use shmcast_bench::rig::spec::Spec;
 use std::path::PathBuf;
 
-/// The ring behind the rig's gate.
+/// The ring with the rig's gate, which makes the writer wait for its readers.
 pub(crate) const NAME: &str = "bcast";
 /// The ring without the gate.
 pub(crate) const UNGATED: &str = "bcast-ungated";
@@ -18,7 +18,7 @@ pub(crate) const UNGATED: &str = "bcast-ungated";
 pub(crate) const BULK: &str = "bcast-bulk";
 /// The ring with the gate. Its readers receive one message with each call, as in a simple program.
 pub(crate) const PLAIN: &str = "bcast-plain";
-/// The names above.
+/// The names of all transports that use this ring.
 pub(crate) const NAMES: [&str; 4] = [NAME, UNGATED, BULK, PLAIN];
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "1.0.0-rc.7";
@@ -80,7 +80,7 @@ pub(crate) struct Receiving {
     way: Way,
 }
 
-/// How messages are received.
+/// The calls by which a reader receives messages.
 #[derive(PartialEq)]
 enum Way {
     Batch,

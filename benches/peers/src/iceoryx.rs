@@ -27,7 +27,7 @@ type Service = PortFactory<ipc::Service, [u8], ()>;
 
 fn service(spec: &Spec) -> Result<(Node<ipc::Service>, Service)> {
     set_log_level(LogLevel::Error);
-    // The round's directory is the name, so that rounds never meet.
+    // The name is the path of the round's directory, so that each round has a service of its own.
     let name = ServiceName::new(&spec.dir.display().to_string()).context("name the service")?;
     let node = NodeBuilder::new().signal_handling_mode(SignalHandlingMode::Disabled).create::<ipc::Service>();
     let node = node.context("make a node")?;

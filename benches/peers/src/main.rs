@@ -6,8 +6,8 @@
 //! with the best settings known to us. README.md has the settings and their reasons.
 #![deny(unsafe_code)]
 
-/// Defines `play` for a peer whose slots are types of a fixed size. The module must have `NAME`, and `Sending` and
-/// `Receiving` for each size.
+/// Defines `play` for a peer whose slots have a type of fixed size. The module must have `NAME`, and must have `Sending` and `Receiving`
+/// for each size.
 macro_rules! play_by_size {
     () => {
         /// Plays a task. Each message size that the questions use has its own type of slot, exactly as large as the message.

@@ -14,7 +14,7 @@ pub(crate) const NAME: &str = "shaq";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "4.1.0";
 
-/// Messages taken at once.
+/// The greatest number of messages that one call takes.
 const BATCH: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
 
 crate::play_by_size!();

@@ -1,5 +1,5 @@
-//! `ringfire`: a ring in a mapped file, with slots of a fixed type. In rounds without loss, the ring is in its lossless mode, in which the
-//! producer waits. In other rounds, the ring is in its default mode, which overwrites old messages.
+//! `ringfire`: a ring in a mapped file, with slots of a fixed type. In rounds that must lose no message, the ring is in its lossless mode,
+//! in which the producer waits for readers. In other rounds, the ring is in its default mode, which overwrites old messages.
 
 use anyhow::{Context, Result, bail};
 use ringfire::{FlowControl, RecvStatus, RingConsumer, RingProducer, RingProducerBuilder};
@@ -15,9 +15,9 @@ pub(crate) const PLAIN: &str = "ringfire-plain";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "0.5.2";
 
-/// Bytes of a slot's sequence word.
+/// The size of a slot's sequence word in bytes.
 const SEQUENCE: usize = 8;
-/// Messages taken at once back to back.
+/// The greatest number of messages that one call takes, in rounds without pauses between messages.
 const BATCH: usize = 64;
 
 crate::play_by_size!();
@@ -64,7 +64,7 @@ impl<const N: usize> Sender for Sending<N> {
 
 struct Receiving<const N: usize> {
     consumer: RingConsumer<[u8; N]>,
-    /// Empty where messages come one by one.
+    /// The buffer for a batch. Empty if each call receives one message.
     batch: Vec<[u8; N]>,
     lapped: u64,
 }

@@ -1,4 +1,4 @@
-//! What does a client in another language cost, compared with the client in Rust?
+//! Measures the cost of clients in other languages, compared with the client in Rust.
 //!
 //! The clients are the testees of the conformance suite. Each testee reads a full ring to which nobody writes, receives live messages, and
 //! publishes into a ring that nobody reads. All testees run on the same CPU, one after the other in each lap.
@@ -115,7 +115,7 @@ fn laps(
     Ok(())
 }
 
-/// Sends a testee a request that only succeeds or fails. Its failure is an error.
+/// Sends a request to a testee. The answer must say that the request succeeded.
 fn done(testee: &mut Testee, request: &str) -> Result<()> {
     let answer = testee.ask(request)?;
     ensure!(answer == Answer::done(), "{}: to {request} it answers {answer:?}", testee.hello.testee);

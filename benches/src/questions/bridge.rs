@@ -1,4 +1,4 @@
-//! What does it cost to send to another host?
+//! Measures the cost of sending messages to another host.
 //!
 //! A channel is published on one host, sent by `shmcast bridge`, and read on the other host. For comparison, the question measures bare UDP
 //! datagrams and Aeron over the same wire, in the same laps. The hosts are network namespaces of this machine.
@@ -22,7 +22,7 @@ use anyhow::Result;
 const TITLE: &str = "From host to host over a virtual wire; times are in us from the send";
 /// Payload sizes of the one-way cases, in bytes.
 pub const SIZES: [usize; 2] = [64, 256];
-/// A payload size in bytes. In the plain format and in the native format, one such message nearly fills a packet.
+/// The payload size of the cases with full packets, in bytes. In the plain and the native format, one such message nearly fills a packet.
 const PACKET: usize = 1_320;
 /// The size of the ring in bytes. It limits the messages on their way, so that they do not overflow a socket's buffer.
 const RING_BYTES: u64 = 4 << 20;
@@ -36,7 +36,7 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64, peers: 
     let aeron: Vec<_> = aeron.filter(|(name, _)| is_there(name, peers)).collect();
     let base = |transport: &str, wait, size| {
         let contestant = Contestant::new(transport, wait);
-        // If a reader only reads the ring, the receiving thread has its CPU for itself.
+        // A reader that only polls the ring runs on CPU 0, so that the bridge's receiving thread has CPU 1 for itself.
         let only_looks = BridgeMode::of(&contestant).is_some_and(|mode| mode.to_ring);
         Spec {
             ring_bytes: RING_BYTES,
@@ -100,7 +100,7 @@ fn is_there(name: &str, peers: &[&str]) -> bool {
     is_there
 }
 
-/// Returns a contestant for every way in which the receiving thread can wait.
+/// Returns a case with a round for each way in which the bridge's receiving thread can wait.
 fn waits(stage: &Stage, hosts: &Hosts, base: impl Fn(&str, Wait, usize) -> Spec) -> Case {
     let mut who = vec![
         (BRIDGE_DEFAULT, Wait::Block),

@@ -1,4 +1,4 @@
-//! How do receivers that come, leave and die affect the publisher and the receivers that stay?
+//! Measures how receivers that come, leave and die affect the publisher and the receivers that stay.
 //!
 //! Ten receivers stay for the whole round, and must get every message. Meanwhile visitors join, and leave or are killed.
 

@@ -1,4 +1,4 @@
-//! What do many receivers cost?
+//! Measures the cost of many receivers.
 //!
 //! There are 1 to 100 receiver processes that are bound to no CPU. One message of 256 bytes is sent each millisecond. The question measures
 //! the duration of a send, and the latency to the last receiver.

@@ -1,4 +1,4 @@
-//! How long does one message take from one core to another?
+//! Measures the time that one message takes from one core to another.
 //!
 //! There is one receiver. The publisher and the receiver are bound to separate cores. One message is sent every 10 us.
 
@@ -18,7 +18,7 @@ pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
 
 /// The case with enough messages for the 99.999th percentile. The kernel's UDP also takes part in this case.
 pub const LONG: &str = "256 B beside UDP";
-/// The number of messages in this case.
+/// The number of messages in the case `256 B beside UDP`.
 const LONG_MESSAGES: u64 = 1_000_000;
 
 /// Plays the rounds, and returns the answer. The contestants in `extra` also take part.

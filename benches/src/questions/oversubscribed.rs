@@ -1,5 +1,5 @@
-//! What does each way of waiting cost, and how fast is it? In one case, a single receiver has its own CPU. In the other cases, there are
-//! far more receivers than CPUs.
+//! Measures the cost and the latency of each way to wait. In one case, a single receiver has its own CPU. In the other cases, there are far
+//! more receivers than CPUs.
 //!
 //! One message of 256 bytes is sent each millisecond. The question measures the latency to the last receiver, the CPU time and the context
 //! switches.

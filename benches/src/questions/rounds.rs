@@ -5,13 +5,14 @@ use crate::rig::plan::{Answer, Case, Stage, play};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use anyhow::Result;
 
-/// Returns three contestants: shmcast by its fastest calls, shmcast by its plainest calls, and the ideal ring. All receivers spin.
+/// Returns four contestants: shmcast by its fastest calls, shmcast by its plainest calls with and without time stamps, and the ideal ring.
+/// All receivers spin.
 pub(crate) fn busy_rings() -> Vec<Contestant> {
     [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, IDEAL].map(|ring| Contestant::new(ring, Wait::Spin)).into()
 }
 
-/// Returns contestants: each named transport with each way to wait that it supports, and `extra`. A parked reader takes part only if a
-/// daemon can wake it.
+/// Returns the contestants in `who` and in `extra`. A contestant in `who` with parked readers takes part only if there is a daemon that can
+/// wake them.
 pub(crate) fn contestants(stage: &Stage, who: &[(&str, Wait)], extra: &[Contestant]) -> Vec<Contestant> {
     let can_take_part = |(transport, wait): &&(&str, Wait)| {
         let can = *wait != Wait::Park || stage.daemon.is_some();

@@ -1,7 +1,7 @@
-//! Does a channel behave in the same way for hours?
+//! Checks whether a channel behaves in the same way for hours.
 //!
-//! One channel runs for as long as the user asks. For each window of time, the question measures counts, latency,
-//! memory and hiccups. A single receiver has its own CPU. Several receivers share the CPUs.
+//! One channel runs for as long as the user asks. For each window of time, the question measures counts, latency, memory and hiccups. If a
+//! round has one receiver, the receiver has its own CPU. If a round has several receivers, they share the CPUs.
 
 use super::rounds::ask;
 use super::table::{self, Figures, Sheet, Unit, grouped};
@@ -44,7 +44,7 @@ pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], duration: D
     ask(&stage, "soak", &receivers.iter().map(case).collect::<Vec<_>>())
 }
 
-/// Returns how a figure changed during the soak: its median in the last quarter of the windows, divided by that in the first quarter.
+/// Returns how a figure changed during the soak: its median in the last quarter of the windows, divided by its median in the first quarter.
 pub fn drift(series: &[Moment], figure: fn(&Moment) -> u64) -> Option<f64> {
     // The last window can be shorter than the others.
     let values: Vec<f64> = series.iter().map(|moment| figure(moment) as f64).collect();

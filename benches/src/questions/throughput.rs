@@ -1,4 +1,4 @@
-//! How many messages a second are possible without loss?
+//! Measures how many messages a second a transport can carry without loss.
 //!
 //! There is one receiver. The publisher and the receiver are bound to separate cores. The publisher sends back to back. Before a ring would
 //! lose messages, the rig's gate makes the publisher wait. `shmcast-gate` uses a gate of its channel instead.
@@ -13,8 +13,9 @@ use anyhow::Result;
 /// The title of the answer's table.
 const TITLE: &str = "Back to back to one receiver, both ends bound to a CPU, nothing lost; rates are in millions of messages a second";
 
-/// The size of the ring in bytes. It is larger than the caches of one core, which makes every ring here faster: the writer then gets old
-/// lines from the cache that both cores share, and not from the reader's own cache.
+/// The size of the ring in bytes. The ring is larger than the caches of one core. This makes every ring here faster, because the writer
+/// then gets old lines from the cache that both cores share. With a smaller ring, the writer would get old lines from the cache of the
+/// reader's core.
 const RING_BYTES: u64 = 8 << 20;
 
 /// Payload sizes in bytes.

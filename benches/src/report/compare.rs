@@ -126,7 +126,8 @@ impl Comparison {
     /// Adds one contestant's figures. Returns the number of figures with too few rounds.
     fn add_contestant(&mut self, (old, new): (&Answer, &Answer), case: &str, who: &Contestant) -> usize {
         let mut few = 0;
-        // A figure with other calls of shmcast is a figure of another contestant.
+        // `FIGURES` also lists some figures for other calls of shmcast. Here, shmcast with other calls is a contestant of its own, so these
+        // entries are left out.
         for figure in FIGURES.iter().filter(|f| f.question == new.question && f.by == SHMCAST) {
             let over_ideal =
                 is_shmcast(who.transport_name()) && has_ideal(old, case, who) && has_ideal(new, case, who);

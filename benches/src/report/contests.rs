@@ -1,5 +1,5 @@
-//! Compares each figure of a question with that of the best other transport. Gives the verdict and its spread. The ideal ring is a bound
-//! and not a product, so it does not count as another transport.
+//! Compares each figure of a question with the figure of the best other transport. Gives a verdict, and the range of the gains. The ideal
+//! ring is a bound and not a product, so it does not count as another transport.
 
 use crate::questions::oversubscribed::cpu_ns;
 use crate::questions::table::{Unit, or_dash};
@@ -99,17 +99,17 @@ pub enum Standing {
     Ahead,
     /// In every lap, our figure and the best other figure differ by at most 5 %.
     Level,
-    /// The laps disagree.
+    /// Our figure is better in some laps, and not in others.
     Open,
     /// Our figure is worse in every lap.
     Behind,
-    /// In fewer than two laps, both transports took part undisturbed.
+    /// Both transports took part undisturbed in fewer than two laps.
     TooFew,
     /// No other transport took part.
     Alone,
 }
 
-/// A gain of at most this factor counts as level, and so does a loss of at most this factor.
+/// The greatest gain that counts as level, as a factor. A loss by at most the same factor also counts as level.
 const LEVEL: f64 = 1.05;
 
 impl Standing {

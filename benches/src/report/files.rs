@@ -33,13 +33,13 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// The number of longest hiccups that are kept in a round for a chart: this many of the sender, and this many of the receiver.
+/// The number of hiccups that are kept in a round for a chart: the longest hiccups of the sender, and as many of the receiver.
 const HICCUPS: usize = 100;
 
 /// Returns only the part of an answer that tables, pages and comparisons need:
 ///
 /// - Comparable rounds have percentiles in place of histograms. Other rounds have neither.
-/// - Of the two latencies from a send, only the one of the question is kept.
+/// - Of the distributions `one_way` and `last`, the question about bridges keeps only `one_way`. Other questions keep only `last`.
 /// - Values over time are kept only in rounds that are drawn over time.
 /// - Directory names of rounds are left out.
 fn kept(mut answer: Answer) -> Answer {

@@ -11,7 +11,7 @@
 //! | [`page`] | report.html: one page without other files |
 //! | [`plots`], [`palette`], [`svg`] | which charts, in which colours, and how they are drawn |
 //! | [`logs`] | `.hgrm` and `.hlog`, made before the answer itself is written |
-//! | [`compare`] | two sets of answers against each other |
+//! | [`compare`] | the changes from one set of answers to another |
 
 pub mod compare;
 pub mod conclusion;

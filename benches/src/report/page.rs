@@ -160,7 +160,7 @@ fn legend(out: &mut String, palette: &Palette) {
     *out += "</dl>\n";
 }
 
-/// Writes a table of figures. Each case has its own line, so that a narrow screen has space for the figures.
+/// Writes a table of figures. The name of a case stands on a line of its own, so that a narrow screen has space for the figures.
 fn figures_table(out: &mut String, sheet: &Sheet) {
     let columns = sheet.header.len() - 1;
     *out += "<div class=\"scroll\"><table>\n<thead><tr>";

@@ -1,5 +1,5 @@
 //! The bridge of a round: `shmcast bridge send` on the publisher's host, and `shmcast bridge recv` on the receivers' host. The rig measures
-//! the CPU time of the threads of both.
+//! the CPU time of one thread of each program.
 //!
 //! The two programs start after the publisher, because `bridge send` reads the publisher's channel. They start before the receivers,
 //! because the receivers attach to the channel of `bridge recv`.
@@ -37,7 +37,8 @@ pub struct BridgeMode {
     pub pinned: bool,
     /// Whether the kernel polls the network interface for the receiving thread.
     pub busy_poll: bool,
-    /// Whether both ends have the default settings. They then choose how to wait, and on which CPU to run.
+    /// Whether the sending end and the receiving end have the default settings. With these settings, each end chooses how to wait, and on
+    /// which CPU to run.
     pub defaults: bool,
     /// Whether a latency ends with the time stamp that the bridge writes into the receiving ring. Otherwise it ends at the reader.
     pub to_ring: bool,
@@ -199,7 +200,7 @@ impl BridgeProcesses {
         [self.send.child.id(), self.recv.child.id()]
     }
 
-    /// Call this when messages begin to flow.
+    /// Notes the resources that the bridge has used before the first message. Call this when messages begin to flow.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.began = Instant::now();
         for end in [&mut self.send, &mut self.recv] {
@@ -208,7 +209,7 @@ impl BridgeProcesses {
         Ok(())
     }
 
-    /// Ends both processes. Call this when the last message has been received.
+    /// Ends both processes, and returns their reports and the resources that they used. Call this when the last message has been received.
     pub(super) fn end(mut self) -> Result<BridgeReport> {
         let wall_ns = self.began.elapsed().as_nanos() as u64;
         let [egress, ingress] = [&self.send, &self.recv].map(|end| {

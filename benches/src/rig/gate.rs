@@ -1,8 +1,8 @@
 //! The rig's gate, which makes a publisher wait for its slowest receiver.
 //!
 //! A publisher that sends without pauses and never waits loses messages in its ring. In real programs, the work that produces messages
-//! limits the rate. In the rig, the gate limits it. Each receiver has a cache line in shared memory. In each lap of the ring, the receiver
-//! writes this line 16 times, and the publisher reads it 16 times.
+//! limits the rate. In the rig, the gate limits the rate. Each receiver has a cache line in shared memory. In each lap of the ring, the
+//! receiver writes this line 16 times, and the publisher reads it 16 times.
 
 use shmcast_layout::mem::Map;
 use shmcast_layout::ring::cells::Cells;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 /// The distance between the counts of two receivers, in words. The distance is two cache lines, because processors prefetch lines in pairs.
 const STRIDE: usize = 16;
 
-/// Either end of a gate.
+/// One end of a gate: the publisher's end, or a receiver's end.
 #[derive(Debug)]
 pub struct Gate {
     cells: Cells,
@@ -76,7 +76,7 @@ impl Gate {
         self.next
     }
 
-    /// Returns how often the publisher had to read the gate again.
+    /// Returns how often the publisher read the gate and could not send.
     pub fn retries(&self) -> u64 {
         self.retries
     }

@@ -1,5 +1,6 @@
 //! Two hosts on one machine: network namespaces with a pair of virtual Ethernet interfaces between them. A datagram passes through the
-//! kernel's whole network stack of both hosts. Only the card and the cable are missing. This needs root, and `ip` of iproute2.
+//! kernel's whole network stack of both hosts. Only the card and the cable are missing. To make the hosts, the rig needs root, and `ip` of
+//! iproute2.
 
 use crate::rig::spec::{Task, Wire};
 use anyhow::{Context, Result, bail};

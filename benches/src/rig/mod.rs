@@ -7,8 +7,8 @@
 //! | [`names`] | the transports, by name |
 //! | [`payload`] | numbered, stamped, checked messages |
 //! | [`publish`], [`receive`] | the two roles, each in a separate process |
-//! | [`child`], [`files`] | services for both roles: a line to the rig, a CPU, the round's files |
-//! | [`windows`] | the roles in long rounds, which do not keep every message |
+//! | [`child`], [`files`] | functions for both roles: they exchange lines with the rig, bind to a CPU, and name the round's files |
+//! | [`windows`] | long rounds, which keep a histogram for each window of time, and not the time of each message |
 //! | [`visitors`] | receivers that come and go during a round |
 //! | [`hosts`] | two hosts and the wire between them, on this machine |
 //! | [`bridge`] | the bridge's processes in a round |

@@ -1,16 +1,16 @@
-//! Messages that prove themselves. Each has a number, the time of its send, and a body that the number determines. So a mixture of two
-//! messages does not pass the check.
+//! Messages that a receiver can check. Each message has a number, the time of its send, and a body that the number determines. So a mixture
+//! of two messages does not pass the check.
 //!
 //! ```text
 //! word 0 sequence | word 1 ticks at the send | word 2 both of them mixed | body: one of 13 patterns, by sequence
 //! ```
 //!
-//! Bodies are made once, before the round, because making each body anew takes longer than a ring does. Consecutive messages differ in
-//! every word. 13 divides no number of slots, so a slot gets all bodies in turn.
+//! Bodies are made once, before the round, because it takes longer to make a body than to send it through a ring. Consecutive messages
+//! differ in every word. 13 divides no number of slots, so a slot gets all bodies in turn.
 
 use std::ops::Range;
 
-/// The number, the time stamp and the check.
+/// The head of a message: its number, its time stamp, and a check word that is computed from both.
 type Head = [[u8; 8]; 3];
 /// The size of the smallest payload: a head without a body.
 pub const MIN_SIZE: usize = size_of::<Head>();
@@ -28,8 +28,8 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Whether two bodies are the same. Short bodies are compared here, because a call into the C library would take longer than some rings
-/// need for the whole message.
+/// Whether two bodies are the same. Short bodies are compared without a call into the C library, because the call would take longer than
+/// some rings need for the whole message.
 #[inline]
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     if a.len() > 64 || !a.len().is_multiple_of(8) {

@@ -1,5 +1,6 @@
-//! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all of them in the same way.
-//! If the machine was not quiet during a round, the round is played again. After too many such rounds, the figures are marked instead.
+//! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all contestants in the same
+//! way. If the machine was not quiet during a round, the round is played again. If too many rounds of a case are disturbed, the figures are
+//! marked instead.
 
 use crate::rig::machine::Machine;
 use crate::rig::names::is_ours;
@@ -218,12 +219,12 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
             .expect("a template of known fields"),
     );
     if cases.iter().flat_map(|case| &case.specs).any(|spec| spec.window_ns > 0) {
-        bar.enable_steady_tick(std::time::Duration::from_secs(1)); // a long round, in which nothing else would move
+        bar.enable_steady_tick(std::time::Duration::from_secs(1)); // so that the bar also moves during a long round
     }
     for case in cases {
         let mut retries = stage.retries;
         for lap in 0..stage.laps {
-            // Each lap starts with another contestant, so that a contestant does not always follow the same one.
+            // Each lap starts with another contestant, so that no contestant is always the first of a lap.
             for turn in 0..case.specs.len() {
                 let spec = &case.specs[(turn + lap) % case.specs.len()];
                 bar.set_message(format!("{}, {}", spec.contestant.name(), case.name));

@@ -1,8 +1,8 @@
 //! The state of the machine around a round: the distance between two CPUs, and the use of the CPUs by other programs.
 //!
-//! The host of a virtual machine sometimes moves the machine's CPUs. After that, a cache line can take several times as long from one CPU
-//! to another. Therefore a probe runs before and after each round, and only rounds with the same placement of CPUs are compared. A round is
-//! played again if its two probes disagree, or if other programs used the CPUs.
+//! The host of a virtual machine sometimes moves the machine's CPUs. A cache line can then take several times as long as before from one
+//! CPU to another. Therefore a probe runs before and after each round, and only rounds with the same placement of CPUs are compared. A
+//! round is played again if its two probes disagree, or if other programs used the CPUs.
 
 use crate::rig::child::bind;
 use crate::rig::spec::Usage;

@@ -48,8 +48,8 @@ pub trait Sender {
 /// A sleeping publisher wakes this many ns before the intended time, because timers can be late. Then it spins.
 const WAKE_EARLY_NS: u64 = 60_000;
 
-/// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for `stop`. Must
-/// not be inlined, because the layout of the stack must not depend on other transports.
+/// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for `stop`. This
+/// function must not be inlined, because the layout of the stack must not depend on other transports.
 ///
 /// # Errors
 /// The error of the transport or of a pipe.
@@ -87,7 +87,7 @@ fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) 
     let mut pace = Pace::new(spec, clock);
     let (mut retries, mut first, mut before) = (0, 0, Usage::now());
     let first_counted = spec.warmup + 1;
-    // The next message before which the loop stops to count, or to wait for the gate.
+    // The sequence of the next message before which the loop pauses. In a pause, the loop begins to count, or waits for the gate.
     let mut pause = 1;
     for sequence in 1..spec.total() + 1 {
         if sequence >= pause {

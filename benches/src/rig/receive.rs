@@ -1,5 +1,5 @@
 //! The receiver's role. As soon as a whole message is in private memory, the receiver reads the clock. Then it checks all bytes, and counts
-//! the message. For each message it stores only one word, in memory that was touched before. Histograms are made after the round.
+//! the message. For each message it stores only one word, in memory that was touched before the round. Histograms are made after the round.
 
 use crate::rig::child::{bind, say};
 use crate::rig::files::{self, saturate, write_words};
@@ -113,8 +113,8 @@ impl Watch {
     }
 }
 
-/// Opens the receiving end and plays the role in this process: answers `ready`, receives, and reports. Must not be inlined, because the
-/// layout of the stack must not depend on other transports.
+/// Opens the receiving end and plays the role in this process: answers `ready`, receives, and reports. This function must not be inlined,
+/// because the layout of the stack must not depend on other transports.
 ///
 /// # Errors
 /// The error of the transport or of a pipe.
@@ -139,7 +139,7 @@ fn watch_stdin(stop: Arc<AtomicBool>) {
     });
 }
 
-/// The place where every message ends: the sink checks and counts it.
+/// Checks and counts the messages of a receiver.
 #[derive(Debug)]
 pub struct Sink {
     clock: Clock,
@@ -358,11 +358,12 @@ impl Idle {
         Self { wait, idle: 0, backoff: Backoff::new() }
     }
 
-    /// Waits for a short time. Sometimes returns true. The caller must then check the stop flag.
+    /// Waits for a short time. If the call returns true, the caller must check the stop flag. If the wait is short, most calls return
+    /// false, because a check takes time.
     #[inline(always)]
     pub fn pause(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
-        // These are two comparisons. A jump table would use one more cold page in each turn of each receiver.
+        // The common ways to wait are found by two comparisons. A jump table would use one more cold page in each turn of each receiver.
         if self.wait == Wait::Yield {
             sched_yield();
             return self.idle.is_multiple_of(256);

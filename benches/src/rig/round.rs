@@ -105,7 +105,7 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
         .map(|i| Player::start(program, &Task::Receive(spec.clone(), i), format!("receiver {i}")))
         .collect::<Result<Vec<_>>>()?;
     receivers.iter().try_for_each(|receiver| receiver.expect_ready(deadline))?;
-    std::thread::sleep(Duration::from_millis(5)); // let the last of them reach its first poll
+    std::thread::sleep(Duration::from_millis(5)); // let the last receiver reach its first poll
     let pids: Vec<u32> = receivers.iter().chain([&publisher]).map(|player| player.child.id()).collect();
     let bridges = bridge.iter().flat_map(BridgeProcesses::ids);
     let load = Load::begin(pids.iter().copied().chain(daemon.as_ref().map(Daemon::id)).chain(bridges))?;

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// The largest time that a histogram can hold, in ns. Longer times count as this time.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Makes an empty histogram with fixed bounds. A histogram without bounds grows only in `record`, and clamps values in
-/// `saturating_record`.
+/// Makes an empty histogram with fixed bounds. The bounds are fixed, because `saturating_record` clamps values, and does not make a
+/// histogram grow.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3)
         .expect("the bounds are in order, and three digits are allowed")

@@ -68,7 +68,7 @@ impl Windows {
 
     #[cold]
     fn turn(&mut self, index: u64) {
-        // The printer has had a whole window of time to return the histogram.
+        // The printing thread has had a whole window of time to return the histogram.
         let Ok(empty) = self.empty.recv() else { return };
         let full = std::mem::replace(&mut self.current, empty);
         // If the printer has ended, `finish` reports this.

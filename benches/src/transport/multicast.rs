@@ -17,7 +17,8 @@ use std::sync::atomic::Ordering;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 0, 1);
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// Returns a port that is computed from the round's directory. So two rounds at the same time do not receive each other's messages.
+/// Returns a port that is computed from the round's directory. So two rounds at the same time probably use different ports, and do not
+/// receive each other's messages.
 fn port(spec: &Spec) -> u16 {
     let name = spec.dir.as_os_str().as_encoded_bytes();
     let hash = name.iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33) ^ u32::from(byte));

@@ -43,7 +43,7 @@ pub struct DatagramSender {
 }
 
 impl DatagramSender {
-    /// Makes a sender without any sockets. `begin` makes the sockets, after all receivers have bound theirs.
+    /// Makes a sender without any sockets. [`begin`](Sender::begin) makes the sockets, after all receivers have bound their sockets.
     ///
     /// # Errors
     /// None.

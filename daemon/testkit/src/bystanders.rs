@@ -50,7 +50,7 @@ impl Bystanders {
         Self { stop, received, threads: vec![publishing, reading] }
     }
 
-    /// Waits until more messages are received.
+    /// Waits until the reader has received more than 20 further messages.
     pub fn assert_flowing(&self) {
         let before = self.received.load(Ordering::Relaxed);
         wait_for("the bystanders' messages", || {

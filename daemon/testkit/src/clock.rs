@@ -6,15 +6,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A library that shifts the wall clock of each process into which it is preloaded. A file has the offset.
+/// A library that shifts the wall clock of each process into which it is preloaded. The library reads the offset from a file.
 pub struct WallClock {
     library: PathBuf,
     offset: PathBuf,
 }
 
 impl WallClock {
-    /// Makes a clock that shows the true time until a test sets it. Its files are in `dir`. If the machine has no C compiler, prints this
-    /// and returns `None`.
+    /// Makes a clock that shows the true time until [`set`](Self::set) is called. Its files are in `dir`. If the machine has no C compiler,
+    /// prints that `test` is skipped, and returns `None`.
     pub fn make(test: &str, dir: &Path) -> Option<Self> {
         let (library, offset) = (dir.join("clock.so"), dir.join("clock-offset"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/clock.c");
@@ -35,7 +35,8 @@ impl WallClock {
         command.env("LD_PRELOAD", &self.library).env("SHMCAST_TEST_CLOCK", &self.offset);
     }
 
-    /// Sets the clock this many seconds ahead of the true time, or behind it. Running processes have the new time immediately.
+    /// Sets the clock this many seconds ahead of the true time, or behind the true time if `seconds` is negative. Running processes see the
+    /// new time immediately.
     pub fn set(&self, seconds: i64) {
         let file = File::options().write(true).open(&self.offset).unwrap();
         file.write_all_at(&(seconds * 1_000_000_000).to_ne_bytes(), 0).unwrap();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// A test's own directory of channels, and the command in it.
+/// A private directory of channels for a test, and calls of the command `shmcast` in this directory.
 pub struct Host {
     pub dir: TempDir,
 }
@@ -73,7 +73,8 @@ pub fn golden() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shm-layout/tests/golden/journal").display().to_string()
 }
 
-/// Returns the lines of a dump that concern the channel. Lines about clocks, rings, reserves, repairs and clean ends are left out.
+/// Runs `shmcast journal dump`, and returns the lines that concern the channel. Lines about clocks, rings, reserves, repairs and clean ends
+/// are left out.
 pub fn dump(host: &Host, dir: &str, span: &str) -> Vec<Value> {
     let output = host.run(&format!("journal dump {dir} {span}"));
     let lines = text(&output.stdout);
@@ -84,13 +85,13 @@ pub fn dump(host: &Host, dir: &str, span: &str) -> Vec<Value> {
 
 /// Publishes on a channel, and records it into a journal. Returns the journal's directory.
 pub fn recorded(host: &Host, arguments: &str) -> String {
-    // Memory for a ring and space for a file are allocated at once, so both are as small as possible.
+    // The memory of the ring and the space of a file are allocated in full at the start, so both sizes are as small as possible.
     assert!(host.run(&format!("pub ticks --capacity 32MiB {arguments}")).status.success());
     record(host)
 }
 
-/// Does the same as [`recorded`], with chosen publish times. `after_ms(n)` is the time of line `n`, in ms from a moment that is 61 s before
-/// this call. The first line has `n = 0`.
+/// Publishes `lines` on the channel `ticks` with chosen publish times, and records the channel as [`recorded`] does. Line `n`, counted from
+/// 0, is published `after_ms(n)` ms after a moment that is 61 s before this call.
 pub fn recorded_at(host: &Host, lines: &[u8], after_ms: impl Fn(u64) -> u64) -> String {
     let builder = Publisher::builder("ticks").dir(host.dir.path().join("channels")).capacity(32 << 20);
     let mut publisher = builder.prepare(Preparation::NONE).open().unwrap();
@@ -117,13 +118,13 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Waits for the end of a process. Returns its stderr and its exit code, which is -1 after a signal.
+/// Waits for the end of a process. Returns its exit code, or -1 if a signal ended the process, and its stderr.
 pub fn end(process: Process) -> (i32, String) {
     let output = process.output();
     (output.status.code().unwrap_or(-1), text(&output.stderr))
 }
 
-/// Makes `count` lines of different lengths, so that a channel has records of different sizes.
+/// Makes `count` lines of different lengths, so that the records of a channel differ in size.
 pub fn lines(count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for i in 0..count {

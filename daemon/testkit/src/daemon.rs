@@ -69,7 +69,7 @@ impl Daemon {
         runtime(self.dir.path()).join("control.sock")
     }
 
-    /// The marker file. It exists while the daemon runs. If a daemon did not stop in an orderly way, the file stays.
+    /// The marker file, which exists while the daemon runs. If the daemon does not stop in an orderly way, the file stays.
     pub fn marker(&self) -> PathBuf {
         self.socket().with_extension("running")
     }
@@ -147,19 +147,19 @@ impl Daemon {
         self.process.end_by(by);
     }
 
-    /// Starts the next daemon after this one has ended.
+    /// Starts another daemon in the same directory, and waits until it answers. The previous daemon must have ended.
     pub fn restart(&mut self) {
         self.process = spawn(self.unit.as_deref(), self.dir.path(), None);
         self.client();
     }
 
-    /// Starts the next daemon after this one has ended. The next daemon reads `clock` instead of the system's wall clock.
+    /// Does the same as [`restart`](Self::restart), but the new daemon reads `clock` instead of the system's wall clock.
     pub fn restart_with(&mut self, clock: &WallClock) {
         self.process = spawn(self.unit.as_deref(), self.dir.path(), Some(clock));
         self.client();
     }
 
-    /// Kills the daemon, and immediately starts the next one.
+    /// Kills the daemon, immediately starts another daemon in the same directory, and waits until it answers.
     pub fn crash(&mut self) {
         self.kill();
         self.restart();
@@ -192,7 +192,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns the directory in which the daemon of the directory `dir` creates its socket.
+/// Returns the directory in which a daemon creates its socket. `dir` is the directory of the daemon's files.
 fn runtime(dir: &Path) -> PathBuf {
     dir.join("run")
 }
@@ -211,7 +211,7 @@ fn spawn(unit: Option<&Path>, dir: &Path, clock: Option<&WallClock>) -> Process 
     Process::start(&mut command)
 }
 
-/// Makes a publisher's builder that does not prepare memory, because preparing it can take half a minute on a loaded machine.
+/// Makes a builder for a publisher that does not prepare its memory, because the preparation can take half a minute on a loaded machine.
 pub fn publishing(client: &Client, channel: &str) -> PublisherBuilder {
     Publisher::builder(channel).client(client).prepare(Preparation::NONE)
 }

@@ -1,6 +1,7 @@
 //! File systems for a single test.
 //!
-//! - An ext4 whose power can be cut. After a cut it accepts no more writes, not even those of its own journal. It can be mounted again.
+//! - An ext4 file system whose power can be cut. After a cut, nothing more is written to the disk, not even by the file system's own
+//!   journal. The disk can then be mounted again.
 //! - A small file system in memory.
 
 use crate::place::{is_root, skip};
@@ -17,7 +18,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
 /// An ext4 file system whose image is a file.
 pub struct Disk {
     room: TempDir,
-    /// The number of times that the power was cut.
+    /// The number of times that the disk was mounted again after a cut.
     cuts: u32,
 }
 
@@ -56,8 +57,8 @@ impl Disk {
         run("mount", &["-o", "loop", self.image().to_str().unwrap(), self.path().to_str().unwrap()])
     }
 
-    /// Mounts the disk again after a cut, from a copy of its image, because another process might still use the old file system. The copy
-    /// lacks the writes that the old file system makes when it is finally unmounted.
+    /// Mounts the disk again after a cut. Mounts a copy of the disk's image, because another process might still use the old file system.
+    /// The copy lacks the writes that the old file system makes when it is finally unmounted.
     pub fn mount_again(&mut self) -> bool {
         let before = self.image();
         self.cuts += 1;
@@ -91,7 +92,7 @@ impl Drop for Disk {
     }
 }
 
-/// A file system in memory that nobody else uses.
+/// A small file system in memory that only one test uses.
 pub struct Small {
     room: TempDir,
 }

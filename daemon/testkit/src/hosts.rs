@@ -53,7 +53,7 @@ fn letter(host: Host) -> &'static str {
 pub struct Hosts {
     names: Vec<String>,
     pub dir: tempfile::TempDir,
-    /// Whether a daemon owns a host's channels.
+    /// Whether programs use the channels of a daemon.
     daemons: bool,
     /// The unit that restricts the daemons, if there is one.
     unit: Option<PathBuf>,
@@ -114,8 +114,8 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// Adds an IPv6 address to each end of each wire: A has fd77:`n`::1, B has fd77:`n`::2. If the machine has no IPv6, prints this and
-    /// returns `None`.
+    /// Adds an IPv6 address to each end of each wire: A has fd77:`n`::1, B has fd77:`n`::2. If the machine has no IPv6, prints that `test`
+    /// is skipped, and returns `None`.
     pub fn and_v6(self, test: &str, wires: usize) -> Option<Self> {
         if let Err(reason) = (0..wires).try_for_each(|n| self.plug_v6(n)) {
             skip(test, format_args!("no IPv6: {reason}"));
@@ -124,7 +124,7 @@ impl Hosts {
         Some(self)
     }
 
-    /// As `with_daemons`, but the daemons run under the restrictions of `unit`.
+    /// Does the same as [`with_daemons`](Self::with_daemons), but the daemons run under the restrictions of `unit`.
     pub fn under(test: &str, wires: usize, unit: PathBuf) -> Option<Self> {
         let mut hosts = Self::with_daemons(test, wires)?;
         hosts.unit = Some(unit);
@@ -228,7 +228,7 @@ impl Hosts {
         Some(())
     }
 
-    /// Sets a host's own clock this many seconds ahead of the true time, or behind it.
+    /// Sets a host's own clock this many seconds ahead of the true time, or behind the true time if `seconds` is negative.
     pub fn set_clock(&self, host: Host, seconds: i64) {
         let (_, clock) = self.clocks.iter().find(|(of, _)| *of == host).expect("a clock of its own");
         clock.set(seconds);
@@ -260,12 +260,12 @@ impl Hosts {
         self.channels(host).with_extension("toml")
     }
 
-    /// Writes the configuration of a host's daemon. The daemon reads it at its start and on SIGHUP.
+    /// Writes the configuration of a host's daemon. The daemon reads the configuration at its start and on SIGHUP.
     pub fn configure(&self, host: Host, config: &str) {
         fs::write(self.config(host), config).unwrap();
     }
 
-    /// Reloads this configuration of a host's daemon, and waits until its log has `event` once more.
+    /// Makes a host's daemon reload the configuration `config`, and waits until the daemon's log has `event` once more.
     pub fn reload(&self, host: Host, daemon: &Running, config: &str, event: &str) {
         let before = daemon.told(event);
         self.configure(host, config);
@@ -290,7 +290,7 @@ impl Hosts {
         command.arg("--config").arg(self.config(host));
         let daemon = self.start(command, format!("the daemon of host {host:?}"));
         wait_for("the daemon's answer", || shmcast::Client::at(self.socket(host)).ok());
-        // The keys must belong to the daemon's user. Under the unit, this is another user.
+        // The keys file must belong to the daemon's user. Under the restrictions of a unit, the daemon runs as another user than the test.
         let keys = self.keys();
         if keys.exists() {
             let user = fs::metadata(self.socket(host)).unwrap().uid();
@@ -359,7 +359,7 @@ impl Drop for Hosts {
     }
 }
 
-/// A process on a host. Killed when dropped.
+/// A process on a host. Dropping this value kills the process.
 pub struct Running {
     process: Process,
     what: String,
@@ -369,7 +369,7 @@ pub struct Running {
 
 impl Running {
     pub fn signal(&self, signal: Signal) {
-        // `ip netns exec` replaces itself by the program, so this is the program's own process id.
+        // `ip netns exec` replaces itself by the program, so the process id of `ip` is the program's process id.
         self.process.signal(signal);
     }
 
@@ -407,7 +407,7 @@ impl Running {
         (code, json)
     }
 
-    /// As `end`, but the process must have succeeded.
+    /// Does the same as [`end`](Self::end), but the process must succeed. Returns only the JSON line.
     pub fn end_well(self) -> Value {
         let (what, log) = (self.what.clone(), self.log.clone());
         let (code, json) = self.end();
@@ -415,7 +415,7 @@ impl Running {
         json
     }
 
-    /// Tells the process to stop, and waits for its end.
+    /// Sends SIGTERM to the process, and waits for its end. Returns the same as [`end`](Self::end).
     pub fn stop(self) -> (i32, Value) {
         self.signal(Signal::SIGTERM);
         self.end()

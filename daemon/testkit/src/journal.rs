@@ -6,14 +6,14 @@ use shmcast::journal::format::{
 };
 use std::path::{Path, PathBuf};
 
-/// The contents of a journal, in order.
+/// An entry of a journal: a message with its sequence and payload, or a loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
     Message(u64, Vec<u8>),
     Lost(Loss),
 }
 
-/// A journal that was read.
+/// The contents of a journal, as [`read`] returns them.
 pub struct Journal {
     pub items: Vec<Item>,
     pub files: usize,
@@ -41,14 +41,14 @@ pub fn folder(dir: &Path) -> PathBuf {
     shmcast::journal::Journal::open(dir).map_or_else(|_| dir.to_owned(), |journal| journal.path().to_owned())
 }
 
-/// Reads all files, and checks that the sequences are complete and in order.
+/// Reads all files of a journal, and checks that the sequences of messages and losses are complete and in order.
 pub fn read(dir: &Path) -> Journal {
     let mut files: Vec<(FileHeader, Vec<u8>)> = std::fs::read_dir(folder(dir))
         .unwrap()
         .map(|entry| entry.unwrap())
         .filter(|entry| parse_file_name(&entry.file_name().to_string_lossy()).is_some())
         .map(|entry| std::fs::read(entry.path()).unwrap())
-        // A file that has just been created might have its name before its header.
+        // A file that has just been created might not have a header yet. It is left out.
         .filter_map(|bytes| Some((FileHeader::decode(&bytes).ok()?, bytes)))
         .collect();
     files.sort_by_key(|(header, _)| header.file);
@@ -57,7 +57,7 @@ pub fn read(dir: &Path) -> Journal {
     for (at, (header, bytes)) in files.iter().enumerate() {
         let end = files[at + 1..].iter().map(|(header, _)| header.sequence).min().unwrap_or(u64::MAX);
         if header.sequence >= end && header.sequence > due {
-            continue; // the file was abandoned, and a later one has all of it
+            continue; // the file was abandoned, and a later file has all its messages
         }
         assert!(header.sequence <= due, "nothing between {due} and file {}", header.file);
         let is_sealed = Trailer::decode(&bytes[bytes.len() - TRAILER_BYTES..], header.salt).is_ok();

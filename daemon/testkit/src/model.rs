@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
-/// A model with more states than this is taken for an endless one.
+/// The greatest number of states. If a model has more states, the checker assumes that the model is endless, and panics.
 const MOST_STATES: usize = 400_000;
 
 /// A state machine.
@@ -19,8 +19,8 @@ pub trait Model {
     type State: Clone;
     type Action: Debug + Clone;
 
-    /// Landmarks are interesting states. The checker must find at least one state for each of them, because a model in which nothing
-    /// happens proves nothing.
+    /// The names of the landmarks. A landmark is an interesting state. The checker must reach every landmark, because a model in which
+    /// nothing happens proves nothing.
     const LANDMARKS: &'static [&'static str];
 
     fn begin(&self) -> Self::State;
@@ -30,7 +30,7 @@ pub trait Model {
 
     fn step(&self, state: &Self::State, action: &Self::Action) -> Self::State;
 
-    /// Feeds the hasher with all that distinguishes two states.
+    /// Feeds the hasher with everything that distinguishes this state from other states.
     fn identify(&self, state: &Self::State, hasher: &mut impl Hasher);
 
     /// Returns the invariant that the state breaks; `None` if it breaks none.
@@ -48,11 +48,11 @@ pub struct Explored {
     pub seconds: f64,
     /// The landmarks that no state reached.
     pub unreached: Vec<&'static str>,
-    /// The first broken invariant, and the shortest way there.
+    /// The first broken invariant, and the shortest sequence of actions that breaks it.
     pub broken: Option<(&'static str, Vec<String>)>,
 }
 
-/// Visits all states, or stops at the first one that breaks an invariant.
+/// Visits all states of a model. Stops early at the first state that breaks an invariant.
 pub fn explore<M: Model>(model: &M) -> Explored {
     let start = Instant::now();
     let print = |state: &M::State| {

@@ -75,13 +75,13 @@ impl Site {
     }
 }
 
-/// A server, killed at the end of the test.
+/// A server of NATS. Dropping this value kills the server.
 pub struct Server {
     program: PathBuf,
     site: Site,
     pub port: u16,
     process: Option<Process>,
-    /// Bytes of the log that earlier runs have written.
+    /// The number of bytes of the log that earlier runs of the server have written.
     logged: usize,
 }
 
@@ -181,7 +181,7 @@ impl Server {
         format!("{} {}", self.url(), self.account(account))
     }
 
-    /// Returns the option with a file that contains an account.
+    /// Writes an account into a file. Returns the option that names this file.
     pub fn account(&self, account: &str) -> String {
         let user = account.split(':').next().unwrap_or_default();
         let file = self.site.dir.join(format!("account-{user}"));
@@ -203,7 +203,7 @@ impl Server {
         }
     }
 
-    /// Ends the server as an operator does, so that it saves its state first.
+    /// Ends the server by SIGTERM, as an operator does, so that the server first saves its state.
     pub fn end(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.signal(Signal::SIGTERM);
@@ -217,7 +217,7 @@ impl Server {
         }
     }
 
-    /// Changes the configuration, which the server reads again.
+    /// Changes the configuration, and makes the server read it again.
     pub fn rewrite(&self, change: impl FnOnce(String) -> String) {
         let path = self.site.dir.join("server.conf");
         fs::write(&path, change(fs::read_to_string(&path).unwrap())).unwrap();
@@ -231,7 +231,7 @@ impl Server {
     }
 }
 
-/// Three servers, each of which keeps a copy.
+/// A cluster of three servers, each of which keeps a copy of the streams.
 pub struct Cluster {
     pub servers: Vec<Server>,
 }
@@ -244,7 +244,8 @@ impl Cluster {
         cluster
     }
 
-    /// Writes the configurations of three servers, without starting them. `routes` are the ports for the routes between them.
+    /// Writes the configurations of three servers, without starting the servers. `routes` are the ports for the connections between the
+    /// servers.
     pub fn at(program: &Path, sites: [Site; 3], routes: [u16; 3]) -> Cluster {
         let all = sites.iter().zip(routes).map(|(site, port)| format!("\"nats://{}:{port}\"", site.host));
         let all = all.collect::<Vec<_>>().join(", ");
@@ -258,7 +259,7 @@ impl Cluster {
         Cluster { servers: sites.into_iter().zip(routes).enumerate().map(server).collect() }
     }
 
-    /// A single server in place of three.
+    /// Makes a cluster of one server.
     pub fn of_one(server: Server) -> Cluster {
         Cluster { servers: vec![server] }
     }
@@ -268,13 +269,13 @@ impl Cluster {
         self.servers.iter().map(Server::url).collect::<Vec<_>>().join(",")
     }
 
-    /// Returns the server with this name. A stream gives its leader by such a name.
+    /// Returns the server with this name. The information about a stream names the stream's leader in the same way.
     pub fn named(&mut self, name: &str) -> &mut Server {
         &mut self.servers[name.strip_prefix('s').unwrap().parse::<usize>().unwrap()]
     }
 }
 
-/// A relay to a server. It delays all data by a fixed time, and breaks its connections on request.
+/// A relay to a server. The relay delays all data by a fixed time, and breaks its connections on request.
 pub struct Relay {
     pub port: u16,
     breaks: Arc<AtomicUsize>,

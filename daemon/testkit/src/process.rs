@@ -1,4 +1,4 @@
-//! Child processes of a test. None outlives the test that started it.
+//! Child processes of a test. No child process outlives the test that started it.
 //!
 //! A test program can start itself again in a *role*. The child then runs the ignored test `play`, which reads [`my_role`]. So a test can
 //! use several processes without additional programs.
@@ -20,7 +20,7 @@ pub const ROLE: &str = "SHMCAST_TEST_ROLE";
 const DIR: &str = "SHMCAST_TEST_DIR";
 const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 
-/// A child process. Dropping this kills and reaps it.
+/// A child process. Dropping this value kills and reaps the process.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -57,7 +57,7 @@ impl Process {
         kill(self.pid(), signal).expect("a child that was not waited for");
     }
 
-    /// Waits until the process has a handler for a signal. If the signal came before, it would end the process or be ignored.
+    /// Waits until the process has a handler for a signal. A signal that came earlier would end the process or be ignored.
     pub fn wait_until_it_handles(&self, signal: Signal) {
         wait_until(&format!("{} to handle {signal}", self.what), || {
             assert!(
@@ -148,7 +148,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both calls fail for a child whose end was already awaited, which is harmless.
+        // For a child whose end was already awaited, both calls do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -198,8 +198,8 @@ pub fn within(module_path: &str) -> &str {
     module_path.split_once("::").map_or("", |(_, module)| module)
 }
 
-/// Does the same as [`role!`], under another user: `role_as!("name_of_the_test", 65534, "read 5")`. If this is not possible here, prints
-/// the reason and returns `None`. `role_as!(in "front", ...)` runs `front::play`, as [`role!`] does.
+/// Does the same as [`role!`], but the role runs as another user: `role_as!("name_of_the_test", 65534, "read 5")`. If this process cannot
+/// start programs of that user, prints the reason and returns `None`. `role_as!(in "front", ...)` runs `front::play`, as [`role!`] does.
 #[macro_export]
 macro_rules! role_as {
     (in $module:expr, $test:expr, $uid:expr, $name:expr) => {
@@ -232,7 +232,8 @@ pub fn role_under(command: &[&str], module: &str, name: &str) -> Command {
     command
 }
 
-/// Does the same as [`role_in`], under another user. If this is not possible here, prints the reason and returns `None`.
+/// Does the same as [`role_in`], but the role runs as the user `uid`. If this process cannot start programs of that user, prints the reason
+/// and returns `None`.
 pub fn role_as(test: &str, uid: u32, module: &str, name: &str) -> Option<Command> {
     let program = std::env::current_exe().expect("this program's own path");
     let mut command = as_user(test, uid, &program)?;

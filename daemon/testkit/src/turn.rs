@@ -7,10 +7,10 @@ use std::sync::{Condvar, Mutex, PoisonError};
 const AT_A_TIME: usize = 8;
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(AT_A_TIME), Condvar::new());
 
-/// A test's permit to run, until dropped.
+/// A test's permit to run. Dropping this value returns the permit.
 pub struct Turn(());
 
-/// Waits for a permit. At most `AT_A_TIME` tests of this program have one.
+/// Waits for a permit, and takes it. At most `AT_A_TIME` tests of this program have a permit.
 pub fn turn() -> Turn {
     let (free, freed) = &TURNS;
     let free = free.lock().unwrap_or_else(PoisonError::into_inner);

@@ -50,7 +50,7 @@ pub fn shipped_for(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// Returns the beginning of a command line. A program that is appended to it runs under `unit`, and sees the directory `runtime` as
+/// Returns the beginning of a command line. If a program is appended, the program runs under `unit`, and sees the directory `runtime` as
 /// `/run/shmcast`.
 pub fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     let pair = |name: &str, value: &Path| OsString::from(format!("{name}={}", value.display()));

@@ -26,7 +26,7 @@ pub fn wait_for<T>(what: &str, ready: impl FnMut() -> Option<T>) -> T {
     wait_within(PATIENCE, what, ready)
 }
 
-/// Waits as [`wait_for`] does, with another limit.
+/// Does the same as [`wait_for`], with the time limit `limit`.
 #[track_caller]
 pub fn wait_within<T>(limit: Duration, what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let (started, mut pause) = (Instant::now(), Duration::from_micros(200));

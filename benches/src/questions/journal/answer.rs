@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The answer to the question about the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JournalAnswer {
-    /// `journal`.
+    /// The name of the question: `journal`.
     pub question: String,
     /// The time when the question was asked, in seconds since 1970.
     pub asked_at: u64,

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The CPU of the publisher, and the CPU of the recorder or of the reader in its place.
+/// The CPU of the publisher, and the CPU of the recorder. In rounds without a recorder, a reader has the recorder's CPU.
 const CPUS: [Option<usize>; 2] = [Some(0), Some(1)];
 /// The number of pairs of rounds in a lap.
 const PAIRS: usize = 3;
@@ -35,7 +35,7 @@ const SHARES: [Share; 2] = [
     Share { name: "p99", of: |cost| cost.p99, most: 1.10 },
 ];
 
-/// Adds two figures: the ratios of both costs.
+/// Adds a figure for each of the two [`SHARES`]: the ratio of the publisher's cost with a recorder to its cost without a recorder.
 fn add(answer: &mut JournalAnswer, (number, what): (u32, &str), pairs: &[(Round, Round)], more: &str) {
     let quiet = pairs.last().map(|(with, _)| with.quiet).unwrap_or_default();
     for Share { name, of, most } in SHARES {
@@ -91,7 +91,7 @@ fn system_calls(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     };
     match calls(1 << 20).and_then(|few| Ok((few, calls((1 << 20) + more)?))) {
         Ok((few, many)) => {
-            // The number of system calls at the start of a process varies.
+            // The number of system calls at the start of a process varies, so the difference can be negative.
             let value = (many as f64 - few as f64).max(0.0) * 1e6 / more as f64;
             let limit = format!("{few} in the thread's whole life, {many} with {more} messages more");
             let lap = Lap { value, bound: 1.0, limit, quiet: Default::default() };

@@ -1,5 +1,5 @@
-//! What does a journal cost, how fast is it, and what does it survive? The rounds compare recorders and readers of journals with bare
-//! system calls on the same file system, in the same minute.
+//! Measures the cost and the speed of a journal, and the failures that it survives. The rounds compare recorders and readers of journals
+//! with bare system calls on the same file system, in the same minute.
 //!
 //! | file | what |
 //! |---|---|

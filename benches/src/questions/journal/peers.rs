@@ -1,5 +1,5 @@
 //! The recorders of other projects, compared with ours. A launcher starts each recorder in a separate process. The process publishes,
-//! records, flushes and reads everything back. Then it removes the recording.
+//! records, flushes and reads everything back. At the end, the process removes the recording.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::Plan;

@@ -34,7 +34,8 @@ fn watched<T>(run: impl FnOnce() -> Result<T>) -> Result<(T, Quiet)> {
     Ok((done, load.end()?))
 }
 
-/// Records messages of this many bytes. Then calls a function while the publisher and the recorder still run.
+/// Records messages with payloads of `size` bytes, `bytes` bytes in all with their headers. Then calls `then` while the publisher and the
+/// recorder still run.
 fn with_journal(
     plan: &Plan<'_>,
     (size, bytes, pace): (usize, u64, Pace),
@@ -130,7 +131,8 @@ fn large(
 /// Row 14: the time to find the first message at or after a point in time, without the page cache.
 pub(super) fn lookup(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let many = (MANY.0, plan.bytes(MANY.0 * MANY.1));
-    // A recorder must keep up with its publisher. Otherwise the times of its frames are later than the times of the messages.
+    // The recorder must keep up with its publisher. If the recorder were late, the times of its frames would be later than the times of the
+    // messages.
     for (file_bytes, bytes) in [many, (plan.bytes(FILE_BYTES), plan.bytes(5 << 28))] {
         let to = journal_in(plan.disk)?;
         let record = Record { file_bytes, ..plan.record(to.path(), Sync::Ms(10)) };

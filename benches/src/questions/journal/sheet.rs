@@ -10,7 +10,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 pub const HEADER: [&str; 8] =
     ["row", "measure", "must", "figure", "bound here", "unit", "result", "limit of the same lap"];
 
-/// Formats a figure with as many decimals as have a meaning.
+/// Formats a figure with up to three decimals. Larger figures have fewer decimals.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         10_000.0.. => format!("{value:.0}"),

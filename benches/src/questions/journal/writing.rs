@@ -13,7 +13,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The factor from a fraction to percent: of one core, or of the CPU time for a gigabyte.
+/// The factor from a fraction of one core to percent.
 const CORE: f64 = 100.0;
 /// The number of bytes of a megabyte. It is decimal, as in the sizes of drives.
 const MB: f64 = 1e6;
@@ -47,7 +47,7 @@ pub(super) fn sustained(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -
         let measure = format!("CPU time of the recorder in that round, {size} B, {}", way.name());
         let figure = lap(cost, 0.45, format!("M {:.2}", 1e9 / plan.limits.copy), &round);
         answer.add(7, &measure, ("<= 0.45", "core-s/GB"), Sense::AtMost, figure);
-        // The peers are compared with the way that is measured first.
+        // The peers take part only once, in the round with the first way to write.
         if let Some(launcher) = plan.ask.peers.as_ref().filter(|_| plan.ask.ways.first() == Some(&way)) {
             let payload = round.published.messages as f64 * size as f64 / seconds / MB;
             let ours =

@@ -1,5 +1,5 @@
 //! A disk that can be frozen: an ext4 file system in a file. `fsfreeze` stops the file system. Then writes and syncs wait in the kernel, as
-//! if the drive did not answer. This needs root, and the tools of e2fsprogs and util-linux.
+//! if the drive did not answer. The disk needs root, and the tools of e2fsprogs and util-linux.
 
 use anyhow::{Context, Result, bail};
 use std::fs::File;

@@ -3,7 +3,7 @@
 //!
 //! | limit | what |
 //! |---|---|
-//! | D | writes of 1 MiB with `O_DIRECT` into a file that was written before, by one thread and by two |
+//! | D | writes of 1 MiB with `O_DIRECT` into a file that was written before; measured with one thread and with two |
 //! | S | writes of 4 KiB with `RWF_DSYNC` into the same file |
 //! | M | copying 256 KiB and taking their CRC-32C, on one core |
 //! | R | reading the same file from its start in pieces of 1 MiB, from memory and from the drive |
@@ -192,7 +192,7 @@ impl Measured {
         self.read()
     }
 
-    /// Returns the rate of reading from the page cache. The previous call of `read` has filled the cache with the file, as far as it fits.
+    /// Returns the rate of reading from the page cache. The previous call of `read` has filled the cache with as much of the file as fits.
     fn cached(&self) -> Result<f64> {
         self.read()
     }
