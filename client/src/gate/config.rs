@@ -47,7 +47,8 @@ pub enum Then {
     #[default]
     Drop,
     /// The publisher refuses the message, and the call returns an error. The publisher never drops the gate. Gaps and sessions can use the
-    /// ring beyond the lag that the gate allows. They are refused if they would overwrite what the gate's reader has not read.
+    /// ring beyond the lag that the gate allows. A gap or session is refused if it would overwrite messages that the gate's reader has not
+    /// read.
     Refuse,
 }
 
