@@ -410,8 +410,8 @@ fn holder_without_files(lock: &File) -> Option<Holder> {
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);
-    // The process id is valid in the publisher's PID namespace. In ours, another process can have this id. It is also possible that the
-    // publisher has ended, and that a child of it still has the lock.
+    // The process id is valid in the publisher's PID namespace. In the namespace of this process, another process can have this id. It is
+    // also possible that the publisher has ended, and that a child of it still has the lock.
     let pid = text.trim().parse().ok().filter(|pid| has_open(*pid, lock));
     Holder::Publisher { pid, command: pid.and_then(super::command_of) }
 }

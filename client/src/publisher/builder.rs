@@ -276,11 +276,11 @@ impl PublisherBuilder {
     /// Makes the sequences of a new channel continue after the journal in the directory `journal`. So no sequence is used twice, even if a
     /// reboot lost the channel's memory.
     ///
-    /// - If the journal ends with a clean record, sequences continue at the next one.
-    /// - Otherwise sequences continue 2^32 further, which no publisher has reached. Readers of the journal learn which sequences are left
-    ///   out.
+    /// - If the journal ends with a clean record, sequences continue at the next sequence.
+    /// - Otherwise sequences continue after the journal's reserve, up to 2^32 further. No publisher has passed the reserve. Readers of the
+    ///   journal learn which sequences are left out.
     /// - The epoch continues, too.
-    /// - If there is no journal yet, this begins one. The parent of its directory must exist.
+    /// - If there is no journal yet, this option begins a journal. The parent of the journal's directory must exist.
     ///
     /// The journal is safe from a power cut before any other process can see the channel.
     ///

@@ -6,9 +6,9 @@
 //!                                      |                                                         ^
 //!                                      +-- every listed message was handed out: Live ------------+
 //! ```
-//! In BOARD, the subscriber's reader of the ring stands at a position that no ring has. Each poll of the ring then finds no message, and
-//! leads to the code for [`Doubt::Board`] in this module. So the code for live messages needs no further check. `shmcast_layout::board` has
-//! the proof that no message is missing or comes twice.
+//! In the state BOARD, the subscriber's reader of the ring stands at a position that no ring has. Each poll of the ring then finds no
+//! message, and leads to the code for [`Doubt::Board`] in this module. So the code for live messages needs no further check.
+//! `shmcast_layout::board` has the proof that no message is missing or comes twice.
 
 use super::ledger::Ledger;
 use super::{Doubt, Outcome, Subscriber};

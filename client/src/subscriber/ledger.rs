@@ -40,7 +40,7 @@ struct Row {
 }
 
 impl Row {
-    /// The board counts the key's messages from the last one on.
+    /// Makes the row count the key's messages from the message `last` on, as the board does.
     fn begin_at_last(&mut self) {
         (self.born, self.given, self.again, self.given_again) = (self.last, 1, self.last, 1);
     }
@@ -56,7 +56,7 @@ impl Row {
             return;
         }
         match view.tenure_of(key) {
-            // The store that is under way is that of the last message, or of a later one.
+            // The board is just storing the message `last`, or a later one.
             Tenure::Unknown if self.born == 0 => self.begin_at_last(),
             Tenure::Unknown => {}
             Tenure::Since(born) if born == self.born || born == self.again => self.is_there = true,
@@ -64,7 +64,8 @@ impl Row {
                 self.begin_at_last();
                 self.is_there = true;
             }
-            // The board does not have the last message yet. If the board refuses it, the key's next message finds that out.
+            // The board does not have the message `last` yet. If the board refuses this message, the check after the key's next message
+            // shows it.
             Tenure::None if through < self.last => self.begin_at_last(),
             // The board refused the last message, or has forgotten the key since.
             Tenure::None | Tenure::Since(_) => {
@@ -184,8 +185,8 @@ impl Ledger {
     /// The number of messages of this key that the reader got or reported as left out. The count starts at the same message as the board's
     /// count.
     ///
-    /// After a loss, the reader was told of messages that the board counts and the ledger does not. Then the result is a number with which
-    /// no message counts as left out. The caller counts the messages that were left out as missed.
+    /// After a loss, the board has counted messages that this reader did not get, and the ledger has not counted them. Then the result
+    /// makes the number of left-out messages 0, because the caller counts all missing messages as missed.
     pub(super) fn given(&self, listed: &Listed) -> u64 {
         if self.has_lost {
             return listed.count.saturating_sub(1);
@@ -200,7 +201,7 @@ impl Ledger {
         } else if row.again == listed.born {
             row.given_again
         } else {
-            0 // the board forgot the key, and it came back among the messages that were left out
+            0 // the board forgot the key, and the key came back in a message that was left out
         }
     }
 
@@ -256,7 +257,7 @@ impl Ledger {
         self.has_lost = false;
     }
 
-    /// Takes over what the reader got before the channel moved to another segment. Computes the hashes of all keys again, because each
+    /// Takes over the counts from the time before the channel moved to another segment. Computes the hashes of all keys again, because each
     /// segment has a seed of its own. `slots` is the number of slots of the earlier board, whose keys are the same bytes of the payload.
     pub(super) fn take_over(&mut self, old: &Self, slots: u64, now: &View) {
         self.has_lost = old.has_lost;

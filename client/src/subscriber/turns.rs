@@ -172,7 +172,7 @@ impl Turns {
     /// Waits for the next event of any of these subscribers and returns it with the subscriber's index.
     ///
     /// # Errors
-    /// [`SelectError`], each time a subscriber that can receive nothing more has its turn.
+    /// [`SelectError`], each time when it is the turn of a subscriber that can receive nothing more.
     ///
     /// # Panics
     /// If there is no subscriber, since nothing could ever arrive.

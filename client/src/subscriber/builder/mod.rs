@@ -248,8 +248,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Refuses a channel whose message schema has another number when the subscriber opens. A later publisher can give the channel another
-    /// schema, and older messages in a journal can have another one: a typed subscriber compares these too, and this one does not.
+    /// Makes opening fail if the channel's message schema has another number. Only opening makes this check. A later publisher can give the
+    /// channel another schema, and older messages in a journal can have another schema. A typed subscriber checks these schemas, too.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -333,7 +333,8 @@ impl SubscriberBuilder {
     /// Each sequence is delivered once, or reported as missing once:
     ///
     /// - [`Event::Lost`](crate::Event::Lost), with the cause, reports sequences that the journal itself does not have.
-    /// - [`Event::Lapped`](crate::Event::Lapped) reports sequences that retention removed, or that no recorder is left to report.
+    /// - [`Event::Lapped`](crate::Event::Lapped) reports sequences that retention removed. If no recorder runs any more, it also reports
+    ///   sequences that neither the journal nor the ring has.
     ///
     /// Receiving returns [`RecvError::Stalled`](crate::RecvError::Stalled) every two seconds while the recorder makes no progress, or while
     /// it is unknown whether the journal has the next message.
