@@ -9,7 +9,7 @@ use crate::publisher::done;
 use shmcast::{Board, RecvError};
 use std::ffi::c_char;
 
-/// `shmcast_board`.
+/// The C type `shmcast_board`.
 pub(crate) type BoardHandle = Handle<Opened>;
 
 /// A board, and the name of its channel for errors.
@@ -18,7 +18,7 @@ pub(crate) struct Opened {
     channel: String,
 }
 
-/// `shmcast_board_entry`.
+/// The C type `shmcast_board_entry`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -30,7 +30,7 @@ pub struct BoardEntry {
     pub message: Event,
 }
 
-/// `shmcast_board_counters`.
+/// The C type `shmcast_board_counters`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]

@@ -83,7 +83,7 @@ impl Failure {
         Self::with_os(self.0, os, format_args!("{which}: {text}"))
     }
 
-    /// The operating system refused to do this.
+    /// Makes the failure for an operation that the operating system refused. `what` names the operation.
     #[cold]
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
         let os = error.raw_os_error().unwrap_or(0);

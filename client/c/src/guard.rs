@@ -17,7 +17,7 @@ const BROKEN: u8 = 2;
 /// The caller has closed the handle, but another handle still holds it.
 const CLOSED: u8 = 3;
 
-/// The value that a pointer of the header points to.
+/// The object to which a handle of the C header points.
 pub(crate) struct Handle<T> {
     state: AtomicU8,
     /// The value lives until the caller closes the handle.
@@ -93,7 +93,8 @@ impl<T> Handle<T> {
         handle.check()?;
         handle.state.store(ENTERED, Ordering::Relaxed);
         let done = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the state was idle, so that no call of this thread has it, and by this function's contract none of another.
+            // SAFETY: the state was idle, so no call of this thread uses the value. By this function's contract, no other thread is in a
+            // call.
             body(unsafe { &mut *handle.inner.get() })
         }));
         handle.state.store(if done.is_ok() { IDLE } else { BROKEN }, Ordering::Relaxed);
@@ -121,9 +122,9 @@ impl<T> Handle<T> {
         }
         handle.state.store(CLOSED, Ordering::Relaxed);
         let dropped = catch(|| {
-            // SAFETY: no call has it.
+            // SAFETY: the state was not `ENTERED`, so no call uses the value.
             let inner = unsafe { &mut *handle.inner.get() };
-            // SAFETY: by the state that was just set, no call gets at it again.
+            // SAFETY: the state is `CLOSED` now, so no later call uses the value.
             unsafe { ManuallyDrop::drop(inner) };
             Ok(())
         });
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn a_call_from_within_another_is_refused() {
         let handle = Handle::open(());
-        // SAFETY: the handle lives; these calls never get at what it holds.
+        // SAFETY: the handle lives; these calls are refused before they use its value.
         let again = || unsafe { Handle::enter(handle, |()| Ok(())) };
         // SAFETY: as above.
         let end = || unsafe { Handle::close(handle) };

@@ -12,7 +12,7 @@ use shmcast::{
 use std::ffi::c_char;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// `shmcast_publish_options`.
+/// The C type `shmcast_publish_options`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -41,7 +41,7 @@ pub struct PublishOptions {
     pub gate_count: usize,
 }
 
-/// `shmcast_gate`.
+/// The C type `shmcast_gate`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -54,7 +54,7 @@ pub struct Gate {
     pub reserved: u64,
 }
 
-/// `shmcast_subscribe_options`.
+/// The C type `shmcast_subscribe_options`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -90,9 +90,9 @@ const SMALLEST: u32 = 2 * size_of::<u32>() as u32;
 /// # Safety
 /// Each bit pattern must be a valid value, and the struct must begin with its size as a `u32`.
 unsafe trait Options: Copy {}
-// SAFETY: integers and raw pointers, the first of them the size.
+// SAFETY: all fields are integers and raw pointers, and the first field is the size.
 unsafe impl Options for PublishOptions {}
-// SAFETY: integers and raw pointers, the first of them the size.
+// SAFETY: all fields are integers and raw pointers, and the first field is the size.
 unsafe impl Options for SubscribeOptions {}
 
 /// Copies the caller's options. Options that the caller's struct lacks are zero, which is the default of every option.
@@ -123,7 +123,8 @@ unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
             env!("CARGO_PKG_VERSION")
         )));
     }
-    // SAFETY: both are so many bytes long and do not overlap, and by the trait's contract any bytes are a value.
+    // SAFETY: each of the two buffers has at least `known` bytes, and they do not overlap. By the trait's contract, any bytes are a
+    // valid value.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut ours).cast::<u8>(), known) };
     Ok(ours)
 }

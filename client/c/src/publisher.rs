@@ -8,7 +8,7 @@ use shmcast::{GateState, Mark, PublishError, Publisher};
 use std::ffi::c_char;
 use std::time::Duration;
 
-/// `shmcast_publisher`.
+/// The C type `shmcast_publisher`.
 pub(crate) type PublisherHandle = Handle<Publishing>;
 
 /// A publisher, and the open claim on it.
@@ -37,7 +37,7 @@ impl Publishing {
     }
 }
 
-/// `shmcast_gate_status`.
+/// The C type `shmcast_gate_status`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]

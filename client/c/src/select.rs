@@ -1,4 +1,4 @@
-//! The functions of one wait for several subscribers.
+//! The functions of a select, which waits for several subscribers at once.
 
 use crate::codes::{code, kind};
 use crate::error::Failure;
@@ -9,7 +9,7 @@ use crate::publisher::done;
 use crate::subscriber::{Receiver, SubscriberHandle, deadline, failure, nowhere};
 use shmcast::{EndWatch, Lent, SelectError, Subscriber, Turns};
 
-/// `shmcast_select`.
+/// The C type `shmcast_select`.
 pub(crate) type SelectHandle = Handle<Selecting>;
 
 /// The largest number of subscribers in one select. There is a limit because each subscriber is compared with every other subscriber.
@@ -21,7 +21,7 @@ pub(crate) struct Selecting {
     turns: Turns,
 }
 
-/// The handles of the subscribers, which stay the caller's.
+/// The handles of the subscribers. The caller still owns these handles, and closes them.
 struct Members(Vec<Shared<Receiver>>);
 
 /// The subscribers during a call that uses all of them.
@@ -43,7 +43,7 @@ impl Members {
 
 impl Entered<'_> {
     fn receiver(&self, index: usize) -> &Receiver {
-        // SAFETY: the handle is in this call, and the result borrows the only value that leads to it.
+        // SAFETY: this call has entered the handle, and the result borrows `self`, which is the only way to the value.
         unsafe { self.0[index].inner() }
     }
 

@@ -11,7 +11,7 @@ use std::ffi::c_char;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// `shmcast_subscriber`.
+/// The C type `shmcast_subscriber`.
 pub(crate) type SubscriberHandle = Handle<Receiver>;
 
 /// A subscriber, and the memory of its batches.
@@ -35,7 +35,7 @@ fn note(end: &mut EndWatch, event: &shmcast::Event<'_>) {
 /// read it.
 const BATCH_BYTES: usize = 16 << 10;
 
-/// `SHMCAST_FOREVER`.
+/// The value of `SHMCAST_FOREVER`, for a wait without a limit.
 const FOREVER: u64 = u64::MAX;
 
 #[cold]
