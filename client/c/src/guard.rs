@@ -147,6 +147,8 @@ impl<T> Shared<T> {
         self.0.state.store(if panics { BROKEN } else { IDLE }, Ordering::Relaxed);
     }
 
+    /// Returns the value for reading.
+    ///
     /// # Safety
     /// The caller has called [`begin`](Self::begin), and calls [`end`](Self::end) only after the last use of the result. Until then, nobody
     /// changes the value.
@@ -155,6 +157,8 @@ impl<T> Shared<T> {
         unsafe { &*self.0.inner.get() }
     }
 
+    /// Returns the value for writing.
+    ///
     /// # Safety
     /// The caller has called [`begin`](Self::begin), and calls [`end`](Self::end) only after the last use of the result. Until then, nobody
     /// else uses the value.

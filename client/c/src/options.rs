@@ -136,7 +136,10 @@ enum Place<'a> {
     Daemon(Client),
 }
 
-/// # Safety `dir` and `socket` are null or texts that end with a zero.
+/// Returns the place of a channel that `dir` or `socket` names.
+///
+/// # Safety
+/// `dir` and `socket` are null or texts that end with a zero.
 unsafe fn place<'a>(dir: *const c_char, socket: *const c_char) -> Result<Place<'a>, Failure> {
     // SAFETY: by this function's contract.
     let dir = unsafe { text("dir", dir) }?;
@@ -245,6 +248,8 @@ pub(crate) unsafe fn publisher(
     Ok(sized(builder, &options).open()?)
 }
 
+/// Converts the gates of the options.
+///
 /// # Safety
 /// `gates` is null or points to `count` gates, whose names end with a zero byte.
 unsafe fn gates(gates: *const Gate, count: usize) -> Result<Vec<shmcast::Gate>, Failure> {

@@ -227,6 +227,8 @@ pub struct ParkedReader {
 }
 
 impl ParkedReader {
+    /// Makes the host's end of a reader that sleeps.
+    ///
     /// # Errors
     /// `InvalidInput` if `bell` is not an end of a socket pair.
     pub(crate) fn new(page: HostPage, ring: Locator, bell: File) -> io::Result<Self> {
