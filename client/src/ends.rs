@@ -40,9 +40,9 @@ impl EndWatch {
     /// Makes the watch of a subscriber that was just opened with the start `start`. Costs a few loads.
     ///
     /// A subscriber with [`Start::Latest`] on a closed channel waits for the next publisher. Therefore this watch ignores the end of the
-    /// earlier publisher, however often the subscriber reads that end. There are two exceptions. A watch from [`EndWatch::default`] ignores
-    /// no end. Nor does the watch of a subscriber whose builder waited until the channel existed, because this subscriber begins with the
-    /// first message of the publisher.
+    /// earlier publisher, however often the subscriber reads that end. A watch from [`EndWatch::default`] ignores no end. If the
+    /// subscriber's builder waited until the channel existed, this watch ignores no end either, because the subscriber begins with the
+    /// publisher's first message.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -147,8 +147,8 @@ pub enum RecvError {
     /// The channel has moved to a segment without a board. Nothing was consumed.
     #[error("the channel goes on without a board: give its configuration one again, or read the stream")]
     NoBoard,
-    /// The next message is not in the ring, and for two seconds the journal has not said whether it has it. There are three possible
-    /// reasons:
+    /// The next message is not in the ring, and for two seconds it has been unknown whether the journal has this message. There are three
+    /// possible reasons:
     ///
     /// - The journal's recorder runs, but has neither written this message nor reported it as lost.
     /// - The daemon that lends the journal is silent or gone.

@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     fn last() -> String {
-        // SAFETY: it points to this thread's text, which always ends with a zero and which nobody changes meanwhile.
+        // SAFETY: the pointer leads to this thread's text, which always ends with a zero byte. Nothing changes the text meanwhile.
         unsafe { CStr::from_ptr(shmcast_error_message()) }.to_str().unwrap().to_owned()
     }
 

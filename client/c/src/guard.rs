@@ -44,10 +44,10 @@ impl<T> Handle<T> {
     /// # Safety
     /// The same as for [`enter`](Self::enter).
     pub(crate) unsafe fn share(this: *const Self) -> Result<Shared<T>, Failure> {
-        // SAFETY: by this function's contract, it is null or points to a handle that lives.
+        // SAFETY: by this function's contract, `this` is null or points to a living handle.
         let handle = unsafe { this.as_ref() }.ok_or_else(null)?;
         handle.check()?;
-        // SAFETY: `open` made it from an `Arc`, and the caller, who has not closed it, holds one reference.
+        // SAFETY: `open` made the pointer from an `Arc`. The caller has not closed the handle, so the caller holds a reference.
         unsafe { Arc::increment_strong_count(this) };
         // SAFETY: as above; this reference was just counted.
         Ok(Shared(unsafe { Arc::from_raw(this) }))
@@ -88,7 +88,7 @@ impl<T> Handle<T> {
         this: *const Self,
         body: impl FnOnce(&mut T) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
-        // SAFETY: by this function's contract, it is null or points to a handle that lives.
+        // SAFETY: by this function's contract, `this` is null or points to a living handle.
         let handle = unsafe { this.as_ref() }.ok_or_else(null)?;
         handle.check()?;
         handle.state.store(ENTERED, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl<T> Handle<T> {
     /// # Safety
     /// The same as for [`enter`](Self::enter). The pointer is invalid afterwards.
     pub(crate) unsafe fn close(this: *mut Self) -> Result<(), Failure> {
-        // SAFETY: by this function's contract, it is null or points to a handle that lives.
+        // SAFETY: by this function's contract, `this` is null or points to a living handle.
         let Some(handle) = (unsafe { this.as_ref() }) else { return Ok(()) };
         let state = handle.state.load(Ordering::Relaxed);
         if state == ENTERED || state == CLOSED {
@@ -122,13 +122,13 @@ impl<T> Handle<T> {
         }
         handle.state.store(CLOSED, Ordering::Relaxed);
         let dropped = catch(|| {
-            // SAFETY: the state was not `ENTERED`, so no call uses the value.
+            // SAFETY: the state was neither `ENTERED` nor `CLOSED`, so no call uses the value, and the value was not dropped before.
             let inner = unsafe { &mut *handle.inner.get() };
             // SAFETY: the state is `CLOSED` now, so no later call uses the value.
             unsafe { ManuallyDrop::drop(inner) };
             Ok(())
         });
-        // SAFETY: `open` made it from an `Arc`, and the caller gives up the reference.
+        // SAFETY: `open` made the pointer from an `Arc`, and the caller gives up its reference.
         drop(unsafe { Arc::from_raw(this) });
         dropped
     }
@@ -227,7 +227,7 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u
     if length > isize::MAX as usize {
         return Err(no_bytes(length));
     }
-    // SAFETY: it is not null and the length is possible; the rest is this function's contract.
+    // SAFETY: the pointer is not null, and the length is possible. This function's contract covers the rest of the conditions.
     Ok(unsafe { std::slice::from_raw_parts(bytes, length) })
 }
 
@@ -243,7 +243,7 @@ pub(crate) unsafe fn room<'a>(bytes: *mut u8, size: usize) -> Result<&'a mut [u8
     if bytes.is_null() || size > isize::MAX as usize {
         return Err(no_bytes(size));
     }
-    // SAFETY: it is not null and the length is possible; the rest is this function's contract.
+    // SAFETY: the pointer is not null, and the length is possible. This function's contract covers the rest of the conditions.
     Ok(unsafe { std::slice::from_raw_parts_mut(bytes, size) })
 }
 
@@ -257,7 +257,7 @@ pub(crate) unsafe fn numbers<'a>(numbers: *const u16, count: usize) -> Result<&'
             "no {count} numbers of 16 bits can be at this address: pass a pointer to as many as you say"
         )));
     }
-    // SAFETY: it is aligned and the length is possible; the rest is this function's contract.
+    // SAFETY: the pointer is aligned, and the length is possible. This function's contract covers the rest of the conditions.
     Ok(unsafe { std::slice::from_raw_parts(numbers, count) })
 }
 

@@ -105,7 +105,7 @@ unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
     if options.is_null() {
         return Ok(ours);
     }
-    // SAFETY: by this function's contract, the size can be read; no alignment is asked for.
+    // SAFETY: by this function's contract, the size can be read. `read_unaligned` needs no alignment.
     let size = unsafe { options.cast::<u32>().read_unaligned() };
     // Every version's structs have a multiple of 8 bytes. Another size would cut a pointer.
     if !(SMALLEST..=4096).contains(&size) || !size.is_multiple_of(SMALLEST) {
@@ -114,7 +114,7 @@ unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
         )));
     }
     let given = size as usize;
-    // SAFETY: by this function's contract, so many bytes can be read.
+    // SAFETY: by this function's contract, `given` bytes can be read.
     let bytes = unsafe { std::slice::from_raw_parts(options.cast::<u8>(), given) };
     let known = given.min(size_of::<T>());
     if bytes[known..].iter().any(|byte| *byte != 0) {

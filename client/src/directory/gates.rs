@@ -85,7 +85,7 @@ impl GateFolder {
         Ok(file)
     }
 
-    /// Removes the page of figures: the next publisher has none yet, or has no gates.
+    /// Removes the page of figures. Called when the next publisher has not made its own page yet, or has no gates.
     pub(crate) fn forget_figures(&self) {
         let _ = self.0.unlink(FIGURES);
     }

@@ -77,7 +77,8 @@ impl Gate {
     }
 
     /// Sets the reader's largest lag, as a percentage of the ring. At a larger lag, the publisher waits. The publisher can wait too early,
-    /// by up to a 64th of the ring, or 64 KiB if this is more; in a ring below 512 KiB, by an eighth of the ring.
+    /// by up to a 64th of the ring or 64 KiB, whichever is more. In a ring below 512 KiB, the publisher can wait too early by an eighth of
+    /// the ring.
     ///
     /// ```
     /// let gate = shmcast::Gate::new("risk").lag_percent(75);

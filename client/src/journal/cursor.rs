@@ -314,7 +314,7 @@ impl Cursor {
         Ok(false)
     }
 
-    /// True if this offset has had no frame for longer than [`UNSURE`]. No recorder is then writing a frame there any more.
+    /// Whether this offset has had no whole frame for longer than [`UNSURE`]. Then no recorder is writing a frame there any more.
     fn has_waited(&mut self, bad: u64) -> bool {
         match self.unsure {
             Some((offset, since)) if offset == bad => since.elapsed() > UNSURE,

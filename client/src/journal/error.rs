@@ -223,7 +223,8 @@ impl JournalError {
 mod tests {
     use super::*;
 
-    /// An earlier mistake: if a daemon could not open a file at the moment, the journal counted as gone. A journal in a directory did
+    /// An earlier mistake: if a daemon could not open a journal's file at the moment, the journal counted as gone. With the same fault in
+    /// a directory, the reader waited.
     /// not.
     #[test]
     fn a_file_that_cannot_be_opened_now_is_waited_for_in_a_directory_and_at_a_daemon() {

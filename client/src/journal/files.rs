@@ -277,7 +277,7 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
             first.unwrap_or(later.len()).saturating_sub(1)
         }
     };
-    // A file without messages, but with control records, can precede one that begins with the same sequence.
+    // A file without messages, but with control records, can precede a file that begins with the same sequence.
     while after > 0 && at > 0 && later[at - 1].header.sequence == later[at].header.sequence {
         at -= 1;
     }

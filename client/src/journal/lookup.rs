@@ -15,8 +15,8 @@ use std::io;
 const CLOCK_WITHIN: u64 = 128 << 10;
 
 impl Journal {
-    /// Opens a reader whose first entry is at `sequence`, or later. No [`Entry::Lost`] reports sequences before the oldest one in the
-    /// journal; see [`first_sequence`](Self::first_sequence).
+    /// Opens a reader whose first entry is at `sequence`, or later. No [`Entry::Lost`] reports sequences before the journal's oldest
+    /// sequence; see [`first_sequence`](Self::first_sequence).
     ///
     /// Cost: two reads in a sealed file, one of the footer and one of the frame. In a file that is not sealed, it reads the headers of all
     /// earlier frames.

@@ -55,7 +55,7 @@ pub struct Reader {
     /// The sequence at which the next file begins, if it is known.
     pub(super) limit: Option<u64>,
     pub(super) due: u64,
-    /// The next sequence according to the frames that were read. During a seek it is below `due`.
+    /// The next sequence according to the frames that were read. During a seek, this sequence is below `due`.
     pub(super) due_in_file: u64,
     frame: Option<InFrame>,
     /// The place before the last entry.
@@ -131,8 +131,8 @@ impl Reader {
         wall_ns(self.clock?, self.header()?.ring.clock_hz, time)
     }
 
-    /// The wall clock of a message, even if the message has no time of its own. Then the result is the time of the journal's last clock
-    /// record before the message, at most a second earlier. `None` if the journal has no clock record and no time before the message.
+    /// The wall clock of a message. For a message without a time of its own, the result is the time of the journal's last clock record
+    /// before the message, at most a second earlier. `None` if the journal has no clock record and no time before the message.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -147,9 +147,9 @@ impl Reader {
         self.wall_ns(time).or_else(|| Some(self.clock.filter(|_| time == NO_TIME)?.0))
     }
 
-    /// The header of the file that had the last entry. It describes the ring from which the entry was recorded, the ring's clock, and the
-    /// schema of the ring's messages. Each ring begins a new file. Before the first entry, this is the header of the first file, or `None`
-    /// if there is no file.
+    /// The header of the file that had the last entry. The header describes the ring from which the entry was recorded, the ring's clock,
+    /// and the schema of the ring's messages. Each ring begins a new file. Before the first entry, this is the header of the first file, or
+    /// `None` if there is no file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;

@@ -93,8 +93,8 @@ impl Streams {
         failed.map_or(Ok(()), Err)
     }
 
-    /// The number of the first file of a new stream in this directory. It is above the numbers of all files here. So the stream that began
-    /// last has the highest number, even if the wall clock was set back meanwhile.
+    /// The number of the first file of a new stream in this directory. This number is above the numbers of all files in the directory. So
+    /// the stream that began last has the highest number, even if the wall clock was set back meanwhile.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -132,8 +132,8 @@ impl Streams {
         &self.journals
     }
 
-    /// The journal of a stream, in its present state. If `stream` is `None` or has no folder, it is the journal of the stream that began
-    /// last. `None` if there is no file at all.
+    /// The journal of a stream, in its present state. If `stream` is `None` or has no folder, the result is the journal of the stream that
+    /// began last. The result is `None` if there is no file at all.
     ///
     /// Cost: reads the stream's folder if it is known, and otherwise all folders.
     ///

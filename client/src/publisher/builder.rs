@@ -448,11 +448,11 @@ impl PublisherBuilder {
             TakeOverError::Superseded => ChannelError::Superseded { name: self.name },
             TakeOverError::Locate(source) => ChannelError::Locate { name: self.name, source },
         })?;
-        // First, messages that a dead publisher committed but did not store on the board are stored there.
+        // First, the board gets the messages that a dead publisher committed but did not store on the board.
         let locate = |source| ChannelError::Locate { name: segment.header().channel.clone(), source };
         let board = segment.board_writer().map_err(locate)?.map(|(board, _)| Box::new(board));
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
-        // The pages of a zeroed buffer are not in memory yet. This touches the pages that claims of common sizes need.
+        // The pages of a zeroed buffer are not in memory yet. The next line touches the pages that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
         let gates = Gates::of(gates, &segment, &mut writer);
         let stamps = self.stamps;

@@ -40,7 +40,7 @@ pub(super) struct Joining {
     snapshot: Snapshot,
     conflation: Option<Conflation>,
     step: Step,
-    /// The number of listed messages. `next` is the number of those that were returned.
+    /// The number of listed messages. `next` is the number of listed messages that were returned.
     listed: usize,
     next: usize,
     /// Number of missed messages that no message of the board replaces.
@@ -340,7 +340,7 @@ impl Subscriber {
         }
     }
 
-    /// Notes that the reader was told of lost messages that the board does not replace.
+    /// Notes that the reader has received a loss of messages that the board does not replace.
     pub(super) fn track_loss(&mut self) {
         let conflation = self.joining.as_mut().and_then(|joining| joining.conflation.as_mut());
         if let Some(conflation) = conflation {

@@ -37,7 +37,7 @@ impl Subscriber {
     }
 
     /// The first sequence that can belong to this channel since it last restarted. If a daemon's channel has moved to another ring since
-    /// that restart, this is 1, because the subscriber does not know the earlier rings.
+    /// that restart, the result is 1, because the subscriber does not know the earlier rings.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -52,7 +52,7 @@ impl Subscriber {
     }
 
     /// The number of bytes of the stream before the next record. It is 0 while the subscriber reads the journal or the board, or is about
-    /// to.
+    /// to read one of them.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -118,7 +118,7 @@ impl Subscriber {
     }
 
     /// The remote session that this channel carries; `None` if it carries no remote session. While the publisher changes the session, the
-    /// result can mix the old and the new one. An event in the stream reports each change.
+    /// result can mix the old and the new session. An event in the stream reports each change.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -3,7 +3,7 @@
 //!
 //! When the reader takes a message from the board, the ledger stores the board's count of the key's messages. It then counts the messages
 //! of this key that the reader receives from the ring. When the reader next reads the board, the ledger's count is lower than the board's
-//! by the number of messages that were left out.
+//! count by the number of messages that were left out.
 //!
 //! A full board refuses the messages of new keys, and does not count them. So if the board has refused a message, the ledger searches the
 //! board for the slot of each key that it has not seen there. The slot names the first message that the board counts.
@@ -45,7 +45,7 @@ impl Row {
         (self.born, self.given, self.again, self.given_again) = (self.last, 1, self.last, 1);
     }
 
-    /// Asks the board from which message on it counts the key's messages. The row counts the message `last` already. `has_moved` has the
+    /// Finds out from which message on the board counts the key's messages. The row counts the message `last` already. `has_moved` has the
     /// same meaning as in [`Ledger`].
     #[cold]
     fn locate(&mut self, view: &View, key: &[u8], has_moved: bool) {
@@ -92,7 +92,7 @@ pub(super) struct Ledger {
     forgotten_up_to: u64,
     /// Whether each key that this reader knows was on the board at the last join.
     has_had_all: bool,
-    /// Whether the reader was told of lost messages since the last join. The board has counted them, and the ledger has not.
+    /// Whether the reader has received a loss since the last join. The board has counted them, and the ledger has not.
     has_lost: bool,
     /// Whether the channel has moved to another segment since the last join. Then it is not known whether the earlier board refused
     /// messages.
@@ -205,13 +205,13 @@ impl Ledger {
         }
     }
 
-    /// Notes that the reader was told of lost messages.
+    /// Notes that the reader has received a loss.
     pub(super) fn note_loss(&mut self) {
         self.has_lost = true;
     }
 
-    /// Begins the search for keys that the board has forgotten. Call it after a join and before the verdict on the join. `next` is the
-    /// sequence after the join.
+    /// Begins the search for keys that the board has forgotten. Call this function after a join, and before the daemon's verdict on the
+    /// join is read. `next` is the sequence after the join.
     pub(super) fn seek_forgotten(&mut self, view: &View, next: u64) {
         self.forgotten = 0;
         self.forgotten_up_to = view.forgotten().min(next.saturating_sub(1));
@@ -289,7 +289,7 @@ impl Ledger {
             let Some(key) = snapshot.key(&listed).filter(|_| there.is_none()) else { continue };
             let Listed { identity, born, count, again, count_again, is_removed, .. } = listed;
             let last = listed.message.sequence;
-            // The board had the key before its removal, and might have had no slot for it when it came back.
+            // The board had the key before its removal, and might have had no slot for the key when the key came back.
             let is_there = (listed.row as u64) < slots && again == born;
             let row = Row {
                 identity,

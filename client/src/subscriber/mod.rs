@@ -215,7 +215,7 @@ impl Subscriber {
     /// [`Wait::Park`]. With any other strategy, and on channels that are files, this call polls every millisecond.
     ///
     /// Cancel-safe: a future that is dropped before it is ready has received nothing. Other tasks run now and then even if there is always
-    /// another event. An event that is there costs the same as with [`try_recv`](Self::try_recv). A sleep costs some system calls.
+    /// another event. An available event costs the same as with [`try_recv`](Self::try_recv). A sleep costs some system calls.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -277,9 +277,9 @@ impl Subscriber {
     ///
     /// With [`tags`](SubscriberBuilder::tags), `None` can also mean that this call has left out many messages, and that more can follow.
     ///
-    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a successor, a removed file, or a lap by exactly
-    /// one ring. A program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which makes all
-    /// these checks. A file is checked once a second at most.
+    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a segment that has replaced this one, a removed
+    /// file, or a lap by exactly one ring. A program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline
+    /// in the past, which makes all these checks. A file is checked once a second at most.
     ///
     /// Cost if there is no event: one load of a line in this core's cache. On a channel at full rate, this call can first let the publisher
     /// get ahead, for at most 4 us; see [`Wait`].

@@ -15,8 +15,9 @@ use std::time::Instant;
 ///
 /// **Order.** Events of one subscriber come in their order. There is no order between subscribers.
 ///
-/// **Fairness.** Subscribers take turns: after an event of one subscriber, the select polls all others before it polls this one again. So a
-/// subscriber that has an event waits for at most one event of each other subscriber, however many events these have.
+/// **Fairness.** Subscribers take turns: after an event of one subscriber, the select polls all other subscribers before it polls the same
+/// subscriber again. So a subscriber with an event waits for at most one event of each other subscriber, however many events the others
+/// have.
 ///
 /// **Waiting.** The strategy given to [`new`](Self::new) applies, and not those of the subscribers. However, [`Wait::Park`] and
 /// `recv_async` poll every millisecond if a subscriber was opened without [`Wait::Park`], or if its daemon is away. [`Wait::Burst`] has the

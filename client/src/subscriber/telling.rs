@@ -15,7 +15,7 @@ use shmcast_layout::sys::fork;
 pub(super) const MOST_LEFT_OUT: u64 = 256 << 10;
 
 impl Subscriber {
-    /// Refuses to work in a forked child, because the reader page and the attachment belong to the parent.
+    /// Returns an error in a forked child, because the reader page and the attachment belong to the parent.
     #[inline(always)]
     pub(super) fn check_process(&self) -> Result<(), RecvError> {
         if self.forks == fork::count() { Ok(()) } else { Err(RecvError::Forked) }

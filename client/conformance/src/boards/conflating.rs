@@ -88,8 +88,8 @@ struct Reader {
     due: u64,
     /// For each key that the reader received: the sequence of its last message, and whether that message removed the key.
     known: BTreeMap<Vec<u8>, (u64, bool)>,
-    /// The keys that were on the board when the reader last joined it. Keys of which the reader has received the removal since then are
-    /// left out.
+    /// The keys that were on the board when the reader last joined it. The list lacks keys whose removal the reader has received since
+    /// then.
     joined: BTreeSet<Vec<u8>>,
 }
 

@@ -78,8 +78,8 @@ impl Host {
         }
         let mut host = self.open(charter);
         if call != Call::Open {
-            // `HostCharter::open` can reopen a charter that is closing. A living daemon does not open its charter again, so this is
-            // undone.
+            // `HostCharter::open` can reopen a charter that is closing. A living daemon does not open its charter again, so the words are
+            // written back.
             self.write(charter);
         }
         match call {
