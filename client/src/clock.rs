@@ -69,7 +69,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds from `start` to `end`, both from [`now`](Self::now); 0 if `end` is earlier.
+    /// Nanoseconds from `start` to `end`, which are results of [`now`](Self::now); 0 if `end` is earlier than `start`.
     ///
     /// ```
     /// let clock = shmcast::Clock::of_this_host();
@@ -100,8 +100,8 @@ impl Clock {
         self.latency_ns(time, self.now())
     }
 
-    /// Nanoseconds from a message's [`time`](crate::Message::time) to `now`, from [`now`](Self::now); 0 if `now` is
-    /// earlier.
+    /// Nanoseconds from a message's [`time`](crate::Message::time) to `now`, which is a result of [`now`](Self::now); 0 if `now` is earlier
+    /// than the message's time.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -155,7 +155,7 @@ impl Clock {
 /// Shortest time over which the counter is measured, in nanoseconds.
 const MEASURED_NS: u64 = 20_000_000;
 
-/// Both clocks at the beginning of the measurement.
+/// CLOCK_MONOTONIC in nanoseconds and the counter, both read at the beginning of the measurement.
 static BEGUN: OnceLock<(u64, u64)> = OnceLock::new();
 
 /// Begins to measure the counter. A later [`Clock::of_this_host`] waits only for the remaining measuring time. Takes about 1 us.

@@ -39,10 +39,10 @@ pub struct EndWatch {
 impl EndWatch {
     /// Makes the watch of a subscriber that was just opened with the start `start`. Costs a few loads.
     ///
-    /// A subscriber that begins with the latest message of a closed channel waits for the next publisher. So in this watch the end of the
-    /// earlier publisher does not count, however often the subscriber reads that end. In a watch from [`EndWatch::default`], that end
-    /// counts. It also counts if the channel came while the subscriber's builder waited for it, because the subscriber then begins with the
-    /// first message of that publisher.
+    /// A subscriber with [`Start::Latest`] on a closed channel waits for the next publisher. Therefore this watch ignores the end of the
+    /// earlier publisher, however often the subscriber reads that end. A watch from [`EndWatch::default`] ignores no end. If the
+    /// subscriber's builder waited until the channel existed, this watch ignores no end either, because the subscriber begins with the
+    /// publisher's first message.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -116,7 +116,7 @@ pub enum ChannelError {
         name: String,
     },
     /// A subscriber with tags has the start [`Start::Board`](crate::Start::Board), or conflation. The board has only the newest message of
-    /// each key, whatever its tag, so the subscriber would miss messages that nothing counts.
+    /// each key, whatever its tag, so the subscriber would miss messages without counting them.
     #[error(
         "channel {name:?}: a reader of some tags begins in the ring and does not conflate, because the board has only the newest message \
          of each key, whatever its tag: leave the tags out, or the board and conflation"
@@ -280,7 +280,7 @@ impl ChannelError {
         matches!(self, Self::Os { source, .. } if is_shortage(source))
     }
 
-    /// Whether the daemon could not do what it was asked for. This says nothing about the channel.
+    /// Whether the daemon accepted the request but failed to perform it. Such a failure says nothing about the channel.
     pub(crate) const fn is_failure(&self) -> bool {
         matches!(self, Self::Refused { code: RefusalCode::Failed, .. })
     }

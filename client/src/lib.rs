@@ -37,7 +37,7 @@
 //!   `Subscriber::recv_async` (feature `tokio`).
 //!
 //! More features:
-//! * **Several channels** in one thread or task, also of several types: [`Select`], and [`Turns`] for subscribers that it only borrows.
+//! * **Several channels** in one thread or task, also of several types: [`Select`], and [`Turns`], which only borrows its subscribers.
 //! * **Types**: a channel of one type has a [`typed::Publisher`] and [`typed::Subscriber`]s. They compare their schema with the channel's
 //!   when they attach (features `pod` and `serde`).
 //! * **Selection by tag**: [`SubscriberBuilder::tags`].

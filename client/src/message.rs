@@ -22,9 +22,10 @@ pub struct Message<'a> {
     /// The time of publication for [`Clock::ns_since`](crate::Clock::ns_since): the low 48 bits of the channel's clock. The time is 0 if
     /// the publisher does not stamp the message; see [`Stamps`](crate::Stamps).
     pub time: u64,
-    /// For a message from the channel's board: how many messages of the same key were left out since the reader last got a message of this
-    /// key. The number is 0 if the reader has just begun with the board, and also if it was told of a loss since it last read the board: all
-    /// messages that were left out then count as lost. `None` for a message in the order of the stream.
+    /// For a message from the channel's board: the number of messages of the same key that were left out since the reader last got a
+    /// message of this key. The number is 0 if the reader has just begun with the board. It is also 0 if the reader has received a loss
+    /// since it last read the board, because all messages that were left out then count as lost. `None` for a message in the order of the
+    /// stream.
     pub conflated: Option<u64>,
 }
 
@@ -146,8 +147,8 @@ pub enum RecvError {
     /// The channel has moved to a segment without a board. Nothing was consumed.
     #[error("the channel goes on without a board: give its configuration one again, or read the stream")]
     NoBoard,
-    /// The next message is not in the ring, and for two seconds the journal has not said whether it has it. There are three possible
-    /// reasons:
+    /// The next message is not in the ring, and for two seconds it has been unknown whether the journal has this message. There are three
+    /// possible reasons:
     ///
     /// - The journal's recorder runs, but has neither written this message nor reported it as lost.
     /// - The daemon that lends the journal is silent or gone.

@@ -141,14 +141,15 @@ fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
     }
 }
 
-/// Makes the report of a gate. `tail` is the ring's tail, if it is known. If no publisher lives, no message waits for the gate. `process` finds the process for an id that a reader claims.
+/// Makes the report of a gate. `tail` is the ring's tail, if it is known. `has_publisher` says whether a publisher lives. Without a
+/// publisher, no message waits for the gate. `process` finds the process for an id that a reader claims.
 pub(crate) fn gate_report(
     GateSight { figures, claim }: &GateSight,
     tail: Option<Place>,
     has_publisher: bool,
     process: impl Fn(u64) -> Process,
 ) -> GateReport {
-    // The publisher might not have checked the gate since.
+    // The figures have the gate's state at the publisher's last check. The gate's reader can have changed since then.
     let state = match claim {
         None => GateState::Absent,
         Some(_) if !has_publisher => GateState::Joining,

@@ -3,8 +3,8 @@
 use crossbeam_utils::Backoff;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-// rustix makes the system call inline. With many processes, each time slice begins with an empty TLB, and the code of libc would be on one
-// more page.
+// rustix makes the system call inline, without code of libc. With many processes, each time slice begins with an empty TLB, and code on one
+// more page would cost one more TLB miss.
 use rustix::thread::sched_yield;
 use std::io;
 use std::time::Duration;

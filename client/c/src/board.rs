@@ -9,7 +9,7 @@ use crate::publisher::done;
 use shmcast::{Board, RecvError};
 use std::ffi::c_char;
 
-/// `shmcast_board`.
+/// The C type `shmcast_board`.
 pub(crate) type BoardHandle = Handle<Opened>;
 
 /// A board, and the name of its channel for errors.
@@ -18,7 +18,7 @@ pub(crate) struct Opened {
     channel: String,
 }
 
-/// `shmcast_board_entry`.
+/// The C type `shmcast_board_entry`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -30,7 +30,7 @@ pub struct BoardEntry {
     pub message: Event,
 }
 
-/// `shmcast_board_counters`.
+/// The C type `shmcast_board_counters`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -64,18 +64,18 @@ pub(crate) unsafe extern "C" fn shmcast_board_open(
     out: *mut *mut BoardHandle,
 ) -> i32 {
     let make = || {
-        // SAFETY: the header asks for texts that end with a zero, and for options with their size.
+        // SAFETY: `shmcast.h` requires texts that end with a zero byte, and options that begin with their size.
         let board = unsafe { open_board(channel, options) }?;
         let channel = board.channel().to_owned();
         Ok(Opened { board, channel })
     };
-    // SAFETY: the header asks for a place that can be written to.
+    // SAFETY: `shmcast.h` requires a writable place.
     done(unsafe { Handle::open_at("board", out, make) })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_board_close(this: *mut BoardHandle) -> i32 {
-    // SAFETY: the header asks for a handle that is open, or NULL, and for one thread at a time.
+    // SAFETY: `shmcast.h` requires NULL or an open handle that one thread uses at a time.
     done(unsafe { Handle::close(this) })
 }
 
@@ -90,15 +90,15 @@ pub(crate) unsafe extern "C" fn shmcast_board_get(
         if out.is_null() {
             return Err(Failure::argument("there is nowhere to put the entry: pass a pointer to one"));
         }
-        // SAFETY: the header asks for so many bytes.
+        // SAFETY: `shmcast.h` requires `key_length` readable bytes.
         let key = unsafe { bytes(key, key_length) }?;
         let found = this.board.get(key).map_err(|error| failure(&this.channel, error))?;
         let Some(entry) = found else { return Ok(code::OK) };
-        // SAFETY: not null, and the header asks for a place that can be written to.
+        // SAFETY: the pointer is not null, and `shmcast.h` requires a writable place.
         unsafe { out.write(BoardEntry::of(&entry)) };
         Ok(code::EVENT)
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
 }
 
@@ -115,14 +115,14 @@ pub(crate) unsafe extern "C" fn shmcast_board_entries(
         let entries = this.board.entries().map_err(|error| failure(&this.channel, error))?;
         let all = entries.len();
         for (at, entry) in entries.take(room).enumerate() {
-            // SAFETY: not null, and the header asks for a place for `room` of them.
+            // SAFETY: the pointer is not null, and `shmcast.h` requires memory for `room` items.
             let place = unsafe { out.add(at) };
             // SAFETY: as above; the place can be written to.
             unsafe { place.write(BoardEntry::of(&entry)) };
         }
         Ok(all as i64)
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code.into())
 }
 
@@ -138,17 +138,17 @@ pub(crate) unsafe extern "C" fn shmcast_board_count(
         let shmcast::BoardCounters { through, since, live: keys, refused: no_room, too_large, no_key } =
             this.board.counters();
         let counters = BoardCounters { through, keys, no_room, too_large, no_key, since, reserved: [0; 2] };
-        // SAFETY: not null, and the header asks for a place that can be written to.
+        // SAFETY: the pointer is not null, and `shmcast.h` requires a writable place.
         unsafe { out.write(counters) };
         Ok(code::OK)
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_board_age_ns(this: *const BoardHandle, time: u64) -> u64 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe {
         Handle::enter(this, |this: &mut Opened| {
             Ok(if time == 0 { 0 } else { this.board.clock().ns_since(time) })

@@ -83,7 +83,7 @@ impl Failure {
         Self::with_os(self.0, os, format_args!("{which}: {text}"))
     }
 
-    /// The operating system refused to do this.
+    /// Makes the failure for an operation that the operating system refused. `what` names the operation.
     #[cold]
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
         let os = error.raw_os_error().unwrap_or(0);
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     fn last() -> String {
-        // SAFETY: it points to this thread's text, which always ends with a zero and which nobody changes meanwhile.
+        // SAFETY: the pointer leads to this thread's text, which always ends with a zero byte. Nothing changes the text meanwhile.
         unsafe { CStr::from_ptr(shmcast_error_message()) }.to_str().unwrap().to_owned()
     }
 

@@ -2,7 +2,7 @@
 
 use crate::codes::kind;
 
-/// `shmcast_event`.
+/// The C type `shmcast_event`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -58,7 +58,7 @@ pub struct Gap {
     pub to: u64,
 }
 
-/// `shmcast_batch`.
+/// The C type `shmcast_batch`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]

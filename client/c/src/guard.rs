@@ -17,7 +17,7 @@ const BROKEN: u8 = 2;
 /// The caller has closed the handle, but another handle still holds it.
 const CLOSED: u8 = 3;
 
-/// The value that a pointer of the header points to.
+/// The object to which a handle of the C header points.
 pub(crate) struct Handle<T> {
     state: AtomicU8,
     /// The value lives until the caller closes the handle.
@@ -44,10 +44,10 @@ impl<T> Handle<T> {
     /// # Safety
     /// The same as for [`enter`](Self::enter).
     pub(crate) unsafe fn share(this: *const Self) -> Result<Shared<T>, Failure> {
-        // SAFETY: by this function's contract, it is null or points to a handle that lives.
+        // SAFETY: by this function's contract, `this` is null or points to a living handle.
         let handle = unsafe { this.as_ref() }.ok_or_else(null)?;
         handle.check()?;
-        // SAFETY: `open` made it from an `Arc`, and the caller, who has not closed it, holds one reference.
+        // SAFETY: `open` made the pointer from an `Arc`. The caller has not closed the handle, so the caller holds a reference.
         unsafe { Arc::increment_strong_count(this) };
         // SAFETY: as above; this reference was just counted.
         Ok(Shared(unsafe { Arc::from_raw(this) }))
@@ -88,12 +88,13 @@ impl<T> Handle<T> {
         this: *const Self,
         body: impl FnOnce(&mut T) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
-        // SAFETY: by this function's contract, it is null or points to a handle that lives.
+        // SAFETY: by this function's contract, `this` is null or points to a living handle.
         let handle = unsafe { this.as_ref() }.ok_or_else(null)?;
         handle.check()?;
         handle.state.store(ENTERED, Ordering::Relaxed);
         let done = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the state was idle, so that no call of this thread has it, and by this function's contract none of another.
+            // SAFETY: the state was idle, so no call of this thread uses the value. By this function's contract, no other thread is in a
+            // call.
             body(unsafe { &mut *handle.inner.get() })
         }));
         handle.state.store(if done.is_ok() { IDLE } else { BROKEN }, Ordering::Relaxed);
@@ -113,7 +114,7 @@ impl<T> Handle<T> {
     /// # Safety
     /// The same as for [`enter`](Self::enter). The pointer is invalid afterwards.
     pub(crate) unsafe fn close(this: *mut Self) -> Result<(), Failure> {
-        // SAFETY: by this function's contract, it is null or points to a handle that lives.
+        // SAFETY: by this function's contract, `this` is null or points to a living handle.
         let Some(handle) = (unsafe { this.as_ref() }) else { return Ok(()) };
         let state = handle.state.load(Ordering::Relaxed);
         if state == ENTERED || state == CLOSED {
@@ -121,13 +122,13 @@ impl<T> Handle<T> {
         }
         handle.state.store(CLOSED, Ordering::Relaxed);
         let dropped = catch(|| {
-            // SAFETY: no call has it.
+            // SAFETY: the state was neither `ENTERED` nor `CLOSED`, so no call uses the value, and the value was not dropped before.
             let inner = unsafe { &mut *handle.inner.get() };
-            // SAFETY: by the state that was just set, no call gets at it again.
+            // SAFETY: the state is `CLOSED` now, so no later call uses the value.
             unsafe { ManuallyDrop::drop(inner) };
             Ok(())
         });
-        // SAFETY: `open` made it from an `Arc`, and the caller gives up the reference.
+        // SAFETY: `open` made the pointer from an `Arc`, and the caller gives up its reference.
         drop(unsafe { Arc::from_raw(this) });
         dropped
     }
@@ -146,6 +147,8 @@ impl<T> Shared<T> {
         self.0.state.store(if panics { BROKEN } else { IDLE }, Ordering::Relaxed);
     }
 
+    /// Returns the value for reading.
+    ///
     /// # Safety
     /// The caller has called [`begin`](Self::begin), and calls [`end`](Self::end) only after the last use of the result. Until then, nobody
     /// changes the value.
@@ -154,6 +157,8 @@ impl<T> Shared<T> {
         unsafe { &*self.0.inner.get() }
     }
 
+    /// Returns the value for writing.
+    ///
     /// # Safety
     /// The caller has called [`begin`](Self::begin), and calls [`end`](Self::end) only after the last use of the result. Until then, nobody
     /// else uses the value.
@@ -222,7 +227,7 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u
     if length > isize::MAX as usize {
         return Err(no_bytes(length));
     }
-    // SAFETY: it is not null and the length is possible; the rest is this function's contract.
+    // SAFETY: the pointer is not null, and the length is possible. This function's contract covers the rest of the conditions.
     Ok(unsafe { std::slice::from_raw_parts(bytes, length) })
 }
 
@@ -238,7 +243,7 @@ pub(crate) unsafe fn room<'a>(bytes: *mut u8, size: usize) -> Result<&'a mut [u8
     if bytes.is_null() || size > isize::MAX as usize {
         return Err(no_bytes(size));
     }
-    // SAFETY: it is not null and the length is possible; the rest is this function's contract.
+    // SAFETY: the pointer is not null, and the length is possible. This function's contract covers the rest of the conditions.
     Ok(unsafe { std::slice::from_raw_parts_mut(bytes, size) })
 }
 
@@ -252,7 +257,7 @@ pub(crate) unsafe fn numbers<'a>(numbers: *const u16, count: usize) -> Result<&'
             "no {count} numbers of 16 bits can be at this address: pass a pointer to as many as you say"
         )));
     }
-    // SAFETY: it is aligned and the length is possible; the rest is this function's contract.
+    // SAFETY: the pointer is aligned, and the length is possible. This function's contract covers the rest of the conditions.
     Ok(unsafe { std::slice::from_raw_parts(numbers, count) })
 }
 
@@ -301,7 +306,7 @@ mod tests {
     #[test]
     fn a_call_from_within_another_is_refused() {
         let handle = Handle::open(());
-        // SAFETY: the handle lives; these calls never get at what it holds.
+        // SAFETY: the handle lives; these calls are refused before they use its value.
         let again = || unsafe { Handle::enter(handle, |()| Ok(())) };
         // SAFETY: as above.
         let end = || unsafe { Handle::close(handle) };

@@ -12,7 +12,7 @@ use shmcast::{
 use std::ffi::c_char;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// `shmcast_publish_options`.
+/// The C type `shmcast_publish_options`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -41,7 +41,7 @@ pub struct PublishOptions {
     pub gate_count: usize,
 }
 
-/// `shmcast_gate`.
+/// The C type `shmcast_gate`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -54,7 +54,7 @@ pub struct Gate {
     pub reserved: u64,
 }
 
-/// `shmcast_subscribe_options`.
+/// The C type `shmcast_subscribe_options`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -90,9 +90,9 @@ const SMALLEST: u32 = 2 * size_of::<u32>() as u32;
 /// # Safety
 /// Each bit pattern must be a valid value, and the struct must begin with its size as a `u32`.
 unsafe trait Options: Copy {}
-// SAFETY: integers and raw pointers, the first of them the size.
+// SAFETY: all fields are integers and raw pointers, and the first field is the size.
 unsafe impl Options for PublishOptions {}
-// SAFETY: integers and raw pointers, the first of them the size.
+// SAFETY: all fields are integers and raw pointers, and the first field is the size.
 unsafe impl Options for SubscribeOptions {}
 
 /// Copies the caller's options. Options that the caller's struct lacks are zero, which is the default of every option.
@@ -105,7 +105,7 @@ unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
     if options.is_null() {
         return Ok(ours);
     }
-    // SAFETY: by this function's contract, the size can be read; no alignment is asked for.
+    // SAFETY: by this function's contract, the size can be read. `read_unaligned` needs no alignment.
     let size = unsafe { options.cast::<u32>().read_unaligned() };
     // Every version's structs have a multiple of 8 bytes. Another size would cut a pointer.
     if !(SMALLEST..=4096).contains(&size) || !size.is_multiple_of(SMALLEST) {
@@ -114,7 +114,7 @@ unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
         )));
     }
     let given = size as usize;
-    // SAFETY: by this function's contract, so many bytes can be read.
+    // SAFETY: by this function's contract, `given` bytes can be read.
     let bytes = unsafe { std::slice::from_raw_parts(options.cast::<u8>(), given) };
     let known = given.min(size_of::<T>());
     if bytes[known..].iter().any(|byte| *byte != 0) {
@@ -123,7 +123,8 @@ unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
             env!("CARGO_PKG_VERSION")
         )));
     }
-    // SAFETY: both are so many bytes long and do not overlap, and by the trait's contract any bytes are a value.
+    // SAFETY: each of the two buffers has at least `known` bytes, and they do not overlap. By the trait's contract, any bytes are a
+    // valid value.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut ours).cast::<u8>(), known) };
     Ok(ours)
 }
@@ -135,7 +136,10 @@ enum Place<'a> {
     Daemon(Client),
 }
 
-/// # Safety `dir` and `socket` are null or texts that end with a zero.
+/// Returns the place of a channel that `dir` or `socket` names.
+///
+/// # Safety
+/// `dir` and `socket` are null or texts that end with a zero.
 unsafe fn place<'a>(dir: *const c_char, socket: *const c_char) -> Result<Place<'a>, Failure> {
     // SAFETY: by this function's contract.
     let dir = unsafe { text("dir", dir) }?;
@@ -244,6 +248,8 @@ pub(crate) unsafe fn publisher(
     Ok(sized(builder, &options).open()?)
 }
 
+/// Converts the gates of the options.
+///
 /// # Safety
 /// `gates` is null or points to `count` gates, whose names end with a zero byte.
 unsafe fn gates(gates: *const Gate, count: usize) -> Result<Vec<shmcast::Gate>, Failure> {

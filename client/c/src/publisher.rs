@@ -8,7 +8,7 @@ use shmcast::{GateState, Mark, PublishError, Publisher};
 use std::ffi::c_char;
 use std::time::Duration;
 
-/// `shmcast_publisher`.
+/// The C type `shmcast_publisher`.
 pub(crate) type PublisherHandle = Handle<Publishing>;
 
 /// A publisher, and the open claim on it.
@@ -37,7 +37,7 @@ impl Publishing {
     }
 }
 
-/// `shmcast_gate_status`.
+/// The C type `shmcast_gate_status`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -117,15 +117,15 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_open(
     options: *const PublishOptions,
     out: *mut *mut PublisherHandle,
 ) -> i32 {
-    // SAFETY: the header asks for texts that end with a zero, and for options with their size.
+    // SAFETY: `shmcast.h` requires texts that end with a zero byte, and options that begin with their size.
     let make = || Ok(Publishing { publisher: unsafe { publisher(channel, options) }?, claimed: None });
-    // SAFETY: the header asks for a place that can be written to.
+    // SAFETY: `shmcast.h` requires a writable place.
     done(unsafe { Handle::open_at("publisher", out, make) })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_publisher_close(this: *mut PublisherHandle) -> i32 {
-    // SAFETY: the header asks for a handle that is open, or NULL, and for one thread at a time.
+    // SAFETY: `shmcast.h` requires NULL or an open handle that one thread uses at a time.
     done(unsafe { Handle::close(this) })
 }
 
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn shmcast_publish(
     length: usize,
     sequence: *mut u64,
 ) -> i32 {
-    // SAFETY: the header asks for a handle that is open, one thread at a time, so many bytes, and a place that can be written to.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time, `length` readable bytes, and NULL or a writable place.
     unsafe { send(this, (data, length), sequence, Publisher::publish) }
 }
 
@@ -228,11 +228,11 @@ pub(crate) unsafe extern "C" fn shmcast_claim(
         let place = this.publisher.claim(length).map(|mut claim| claim.as_mut_ptr());
         let place = place.map_err(|error| this.failure(error))?;
         this.claimed = Some(length);
-        // SAFETY: not null, and the header asks for a place that can be written to.
+        // SAFETY: the pointer is not null, and `shmcast.h` requires a writable place.
         unsafe { out.write(place) };
         Ok(())
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     done(unsafe { Handle::enter(this, call) })
 }
 
@@ -255,9 +255,9 @@ pub(crate) unsafe extern "C" fn shmcast_commit(
             this.publish(|publisher| publisher.claim(length)?.mark(mark).commit(length))
         }
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     let published = unsafe { Handle::enter(this, call) };
-    // SAFETY: the header asks for a place that can be written to, or NULL.
+    // SAFETY: `shmcast.h` requires NULL or a writable place.
     unsafe { answer(published, sequence) }
 }
 
@@ -267,13 +267,13 @@ pub(crate) unsafe extern "C" fn shmcast_abort(this: *mut PublisherHandle) -> i32
         this.claimed = None;
         Ok(())
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     done(unsafe { Handle::enter(this, call) })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_gap(this: *mut PublisherHandle, to: u64) -> i32 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     let told = unsafe {
         Handle::enter(this, |this: &mut Publishing| {
             this.publisher.gap(to).map_err(|error| this.failure(error))
@@ -285,11 +285,11 @@ pub(crate) unsafe extern "C" fn shmcast_gap(this: *mut PublisherHandle, to: u64)
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_session(this: *mut PublisherHandle, identity: *const u8) -> i32 {
     let call = |this: &mut Publishing| {
-        // SAFETY: the header asks for ten bytes.
+        // SAFETY: `shmcast.h` requires ten readable bytes.
         let identity = unsafe { bytes(identity, 10) }?.try_into().expect("ten bytes");
         this.publisher.session(identity).map_err(|error| this.failure(error))
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     done(unsafe { Handle::enter(this, call) })
 }
 
@@ -304,37 +304,37 @@ unsafe fn fact<R>(this: *const PublisherHandle, otherwise: R, ask: impl FnOnce(&
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_publisher_next_sequence(this: *const PublisherHandle) -> u64 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { fact(this, 0, Publisher::next_sequence) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_publisher_epoch(this: *const PublisherHandle) -> u64 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { fact(this, 0, Publisher::epoch) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_publisher_max_message(this: *const PublisherHandle) -> usize {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { fact(this, 0, Publisher::max_message) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_publisher_capacity(this: *const PublisherHandle) -> u64 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { fact(this, 0, Publisher::capacity) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_publisher_now(this: *const PublisherHandle) -> u64 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { fact(this, 0, |publisher| publisher.clock().now()) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_publisher_is_cut_off(this: *const PublisherHandle) -> i32 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe {
         Handle::enter(this, |this: &mut Publishing| Ok(i32::from(this.publisher.is_cut_off())))
             .unwrap_or_else(|Failure(code)| code)
@@ -353,13 +353,13 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_gates(
         }
         let gates = this.publisher.gates();
         for (at, gate) in gates.iter().take(room).enumerate() {
-            // SAFETY: not null, and the header asks for a place for `room` of them.
+            // SAFETY: the pointer is not null, and `shmcast.h` requires memory for `room` items.
             let place = unsafe { out.add(at) };
             // SAFETY: as above; the place can be written to.
             unsafe { place.write(GateStatus::from(*gate)) };
         }
         Ok(gates.len() as i64)
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code.into())
 }

@@ -1,4 +1,4 @@
-//! The functions of one wait for several subscribers.
+//! The functions of a select, which waits for several subscribers at once.
 
 use crate::codes::{code, kind};
 use crate::error::Failure;
@@ -9,7 +9,7 @@ use crate::publisher::done;
 use crate::subscriber::{Receiver, SubscriberHandle, deadline, failure, nowhere};
 use shmcast::{EndWatch, Lent, SelectError, Subscriber, Turns};
 
-/// `shmcast_select`.
+/// The C type `shmcast_select`.
 pub(crate) type SelectHandle = Handle<Selecting>;
 
 /// The largest number of subscribers in one select. There is a limit because each subscriber is compared with every other subscriber.
@@ -21,7 +21,7 @@ pub(crate) struct Selecting {
     turns: Turns,
 }
 
-/// The handles of the subscribers, which stay the caller's.
+/// The handles of the subscribers. The caller still owns these handles, and closes them.
 struct Members(Vec<Shared<Receiver>>);
 
 /// The subscribers during a call that uses all of them.
@@ -43,7 +43,7 @@ impl Members {
 
 impl Entered<'_> {
     fn receiver(&self, index: usize) -> &Receiver {
-        // SAFETY: the handle is in this call, and the result borrows the only value that leads to it.
+        // SAFETY: this call has entered the handle, and the result borrows `self`, which is the only way to the value.
         unsafe { self.0[index].inner() }
     }
 
@@ -87,7 +87,7 @@ unsafe fn members(
     if count > MOST {
         return Err(Failure::argument(format_args!("{count} subscribers are too many: a select has {MOST}")));
     }
-    // SAFETY: it is aligned and not null, and by this function's contract so many can be read.
+    // SAFETY: the array is aligned and not null. By this function's contract, `count` handles can be read.
     let handles = unsafe { std::slice::from_raw_parts(subscribers, count) };
     let mut found = Vec::with_capacity(count);
     for (index, handle) in handles.iter().enumerate() {
@@ -111,9 +111,9 @@ pub(crate) unsafe extern "C" fn shmcast_select_open(
     out: *mut *mut SelectHandle,
 ) -> i32 {
     let make = || {
-        // SAFETY: the header asks for options with their size.
+        // SAFETY: `shmcast.h` requires options that begin with their size.
         let mut turns = Turns::new(unsafe { select_wait(options) }?);
-        // SAFETY: the header asks for so many handles that are open.
+        // SAFETY: `shmcast.h` requires `count` open handles.
         let mut members = Members(unsafe { members(subscribers, count) }?);
         let entered = members.enter().map_err(|(_, why)| why)?;
         for index in 0..entered.count() {
@@ -122,13 +122,13 @@ pub(crate) unsafe extern "C" fn shmcast_select_open(
         drop(entered);
         Ok(Selecting { members, turns })
     };
-    // SAFETY: the header asks for a place that can be written to.
+    // SAFETY: `shmcast.h` requires a writable place.
     done(unsafe { Handle::open_at("select", out, make) })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_select_close(this: *mut SelectHandle) -> i32 {
-    // SAFETY: the header asks for a handle that is open, or NULL, and for one thread at a time.
+    // SAFETY: `shmcast.h` requires NULL or an open handle that one thread uses at a time.
     done(unsafe { Handle::close(this) })
 }
 
@@ -149,15 +149,15 @@ pub(crate) unsafe extern "C" fn shmcast_select_recv(
             Ok(None) => this.members.0.len(),
         };
         if !index.is_null() {
-            // SAFETY: not null, and the header asks for a place that can be written to.
+            // SAFETY: the pointer is not null, and `shmcast.h` requires a writable place.
             unsafe { index.write(of) };
         }
         let Some((_, event)) = found.map_err(|(_, why)| why)? else { return Ok(code::OK) };
-        // SAFETY: not null, and the header asks for a place that can be written to.
+        // SAFETY: the pointer is not null, and `shmcast.h` requires a writable place.
         unsafe { out.write(event) };
         Ok(code::EVENT)
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
 }
 

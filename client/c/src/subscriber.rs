@@ -11,7 +11,7 @@ use std::ffi::c_char;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// `shmcast_subscriber`.
+/// The C type `shmcast_subscriber`.
 pub(crate) type SubscriberHandle = Handle<Receiver>;
 
 /// A subscriber, and the memory of its batches.
@@ -35,7 +35,7 @@ fn note(end: &mut EndWatch, event: &shmcast::Event<'_>) {
 /// read it.
 const BATCH_BYTES: usize = 16 << 10;
 
-/// `SHMCAST_FOREVER`.
+/// The value of `SHMCAST_FOREVER`, for a wait without a limit.
 const FOREVER: u64 = u64::MAX;
 
 #[cold]
@@ -72,7 +72,7 @@ unsafe fn receive(
             Ok(Some(event)) => {
                 *batch_clock = None;
                 note(end, &event);
-                // SAFETY: not null, and by this function's contract it can be written to.
+                // SAFETY: the pointer is not null, and by this function's contract the memory is writable.
                 unsafe { out.write(Event::of(event)) };
                 Ok(code::EVENT)
             }
@@ -91,23 +91,23 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_open(
     out: *mut *mut SubscriberHandle,
 ) -> i32 {
     let make = || {
-        // SAFETY: the header asks for texts that end with a zero, and for options with their size.
+        // SAFETY: `shmcast.h` requires texts that end with a zero byte, and options that begin with their size.
         let (subscriber, end) = unsafe { subscriber(channel, options) }?;
         Ok(Receiver { subscriber, records: Records::with_room(BATCH_BYTES), batch_clock: None, end })
     };
-    // SAFETY: the header asks for a place that can be written to.
+    // SAFETY: `shmcast.h` requires a writable place.
     done(unsafe { Handle::open_at("subscriber", out, make) })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_subscriber_close(this: *mut SubscriberHandle) -> i32 {
-    // SAFETY: the header asks for a handle that is open, or NULL, and for one thread at a time.
+    // SAFETY: `shmcast.h` requires NULL or an open handle that one thread uses at a time.
     done(unsafe { Handle::close(this) })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_try_recv(this: *mut SubscriberHandle, out: *mut Event) -> i32 {
-    // SAFETY: the header asks for a handle that is open, one thread at a time, and a place for the event.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time, and a writable place for the event.
     unsafe { receive(this, out, Subscriber::try_recv) }
 }
 
@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn shmcast_recv(
     out: *mut Event,
 ) -> i32 {
     if timeout_ns == FOREVER {
-        // SAFETY: the header asks for a handle that is open, one thread at a time, and a place for the event.
+        // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time, and a writable place for the event.
         return unsafe { receive(this, out, |this| this.recv().map(Some)) };
     }
     // SAFETY: as above.
@@ -157,7 +157,7 @@ unsafe fn receive_into(
             Some(event) => {
                 *batch_clock = None;
                 note(end, &event);
-                // SAFETY: not null, and by this function's contract it can be written to.
+                // SAFETY: the pointer is not null, and by this function's contract the memory is writable.
                 unsafe { out.write(Event::of(event)) };
                 Ok(code::EVENT)
             }
@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn shmcast_try_recv_into(
     size: usize,
     out: *mut Event,
 ) -> i32 {
-    // SAFETY: the header asks for a handle that is open, one thread at a time, so many bytes, and a place for the event.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time, `size` writable bytes, and a writable place for the event.
     unsafe { receive_into(this, (buffer, size), out, |this, room| this.try_recv_into(room)) }
 }
 
@@ -205,7 +205,7 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_descriptor(this: *const Subsc
             Failure::new(code::NO_WAKER, format_args!("channel {:?}: {why}", this.header().channel))
         })
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
 }
 
@@ -216,7 +216,7 @@ pub(crate) unsafe extern "C" fn shmcast_arm(
     out: *mut Event,
 ) -> i32 {
     let mut limit = None;
-    // SAFETY: the header asks for a handle that is open, one thread at a time, and a place for the event.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time, and a writable place for the event.
     let armed = unsafe {
         receive(this, out, |this| match this.arm()? {
             Armed::Event(event) => Ok(Some(event)),
@@ -227,7 +227,7 @@ pub(crate) unsafe extern "C" fn shmcast_arm(
         })
     };
     if let Some(limit) = limit.filter(|_| !timeout_ns.is_null()) {
-        // SAFETY: not null, and the header asks for a place that can be written to.
+        // SAFETY: the pointer is not null, and `shmcast.h` requires a writable place.
         unsafe { timeout_ns.write(u64::try_from(limit.as_nanos()).unwrap_or(FOREVER)) };
     }
     armed
@@ -235,7 +235,7 @@ pub(crate) unsafe extern "C" fn shmcast_arm(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_disarm(this: *mut SubscriberHandle) -> i32 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     done(unsafe {
         Handle::enter(this, |Receiver { subscriber: this, .. }: &mut Receiver| {
             this.disarm();
@@ -261,17 +261,17 @@ pub(crate) unsafe extern "C" fn shmcast_recv_batch(
             end.note(&event);
         }
         let received = received.map_err(|error| failure(subscriber, error));
-        // SAFETY: not null, and the header asks for a place that can be written to.
+        // SAFETY: the pointer is not null, and `shmcast.h` requires a writable place.
         unsafe { out.write(Batch::of(records)) };
         Ok(received? as i64)
     };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code.into())
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_seek(this: *mut SubscriberHandle, sequence: u64) -> i32 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     let sought = unsafe {
         Handle::enter(this, |Receiver { subscriber: this, end, .. }: &mut Receiver| {
             this.seek(sequence).map_err(|error| Failure::seeking(&this.header().channel, error))?;
@@ -293,25 +293,25 @@ unsafe fn fact<R>(this: *const SubscriberHandle, otherwise: R, ask: impl FnOnce(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_lag(this: *const SubscriberHandle) -> u64 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { fact(this, 0, Subscriber::lag) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_subscriber_next_sequence(this: *const SubscriberHandle) -> u64 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { fact(this, 0, Subscriber::next_sequence) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_subscriber_epoch(this: *const SubscriberHandle) -> u64 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe { fact(this, 0, Subscriber::epoch) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_subscriber_publisher_state(this: *const SubscriberHandle) -> i32 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     unsafe {
         fact(this, state::UNKNOWN, |this| match this.publisher_state() {
             None => state::UNKNOWN,
@@ -325,7 +325,7 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_publisher_state(this: *const 
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_subscriber_is_over(this: *const SubscriberHandle) -> i32 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     let is_over =
         unsafe { Handle::enter(this, |this: &mut Receiver| Ok(this.end.is_over(&this.subscriber))) };
     i32::from(is_over.unwrap_or(false))
@@ -333,7 +333,7 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_is_over(this: *const Subscrib
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_subscriber_age_ns(this: *const SubscriberHandle, time: u64) -> u64 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    // SAFETY: `shmcast.h` requires an open handle that one thread uses at a time.
     let age = unsafe {
         Handle::enter(this, |this: &mut Receiver| {
             let clock = this.batch_clock.unwrap_or_else(|| this.subscriber.clock());

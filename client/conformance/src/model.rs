@@ -94,7 +94,7 @@ impl Model {
             let (position, sequence) = self.verified(from, sequence);
             return Sought::At(position, sequence);
         }
-        // A reader finds this record only if it starts at the oldest place.
+        // A reader finds this record only if the reader starts at the oldest place.
         if sequence >= self.oldest().1 { carrier } else { Sought::Gone }
     }
 }

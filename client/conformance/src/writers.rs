@@ -161,7 +161,7 @@ pub(crate) fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -
     if sum[15] != theirs[15] {
         return Ok(differs(15, sum[15], theirs[15]));
     }
-    // The uuid, stream id, creation time, clock, schema, names, times and process id are those of the testee's channel.
+    // The uuid, stream id, creation time, clock, schema, names, times and process id are not compared, because each channel has its own.
     let fixed = (0..8).chain(16..33).chain(34..49).chain(50..64).chain(512..DATA);
     let version = u64::from(u32::MAX);
     let is_same = |at: usize| (theirs[at] ^ ours[at]) & if at == 1 { version } else { u64::MAX } == 0;
@@ -195,7 +195,8 @@ fn different(record: &Record, theirs: &[u64], ours: &[u64]) -> Option<usize> {
     if theirs[at] != ours[at] {
         return Some(at);
     }
-    // A pad has no more words to compare. The words of a control record are compared, and the tag and payload of a message.
+    // A pad has no more words to compare. For a control record, the following lines compare all words. For a message, they compare the tag
+    // and the payload.
     let is_pad = ours[at] >> 26 & 1 == 1;
     if is_pad {
         return None;

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::path::PathBuf;
 
-/// The properties of a board. The key of a message is the bytes from `start` to the one before `stop` of its payload.
+/// The properties of a board. The key of a message is the bytes of its payload from `start` to `stop - 1`.
 ///
 /// - `keys`: the largest number of keys; 1024 by default, and at most 16,777,216. A full board refuses messages with new keys.
 ///   `Board.counters` counts these messages.
@@ -88,7 +88,7 @@ impl BoardSpec {
 /// - `message`: the newest message; `None` if the board does not have it, for example because it is too large
 /// - `sequence`: the sequence of the newest message
 /// - `count`: the number of messages of this key since the key came to the board, removals included. The count begins again if the key was
-///   removed, and its place was given to another key
+///   removed, and its slot was given to another key
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct BoardEntry {
     #[pyo3(get)]
@@ -148,7 +148,7 @@ pub(crate) struct Board {
 impl Board {
     fn look(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<BoardEntry>> {
         let mut board = self.handle.enter()?;
-        // It waits while the channel moves.
+        // The call can wait while the channel moves to another segment, so other threads of Python run meanwhile.
         let board: &mut shmcast::Board = &mut board;
         let found = py.detach(|| board.get(key)).map_err(|error| error::receiving(&self.channel, &error))?;
         found.map(|entry| BoardEntry::of(py, &entry)).transpose()

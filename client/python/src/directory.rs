@@ -12,7 +12,7 @@ use std::path::PathBuf;
 ///
 /// - Raises `NotFoundError` if the channel does not exist.
 /// - Raises `InUseError` while the channel has a publisher or readers.
-/// - Raises `ChannelError` with the code `"not a channel"` if the channel's directory contains any other file.
+/// - Raises `ChannelError` with the code `"not a channel"` if the channel's directory contains a file that shmcast did not make.
 #[pyfunction]
 #[pyo3(signature = (channel, *, dir = None))]
 pub(crate) fn remove(py: Python<'_>, channel: &str, dir: Option<PathBuf>) -> PyResult<Vec<String>> {

@@ -83,9 +83,9 @@ impl Message {
     }
 }
 
-/// The messages from `first` to `last` (included) are missing: they never reached this host, or the channel's journal lacks them. In the
-/// second case `cause` is the journal's word for the reason: "overrun", "unrecorded", "torn", "damaged", "cut", or "reserve". Of the sequences
-/// of a reserve nobody knows how many had a message; mostly none had.
+/// The messages from `first` to `last` (included) are missing: they never reached this host, or the channel's journal lacks them. If the
+/// journal lacks them, `cause` is the reason: "overrun", "unrecorded", "torn", "damaged", "cut", or "reserve". For "reserve", it is unknown
+/// which of the sequences had a message. Usually none had.
 #[pyclass(frozen, eq, hash, module = "shmcast")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Gap {

@@ -6,12 +6,12 @@ use pyo3::prelude::*;
 
 /// A reader for which the publisher waits, up to a time limit: `Publisher(..., gates=[Gate("risk")])` and `Subscriber(..., gate="risk")`.
 ///
-/// - `lag`: how many bytes of the ring the reader can be behind before the publisher waits. `lag_percent` gives the same as a part of the
-///   ring; 50 % by default.
+/// - `lag`: how many bytes of the ring the reader can be behind before the publisher waits. `lag_percent` sets this limit as a percentage
+///   of the ring; 50 by default.
 /// - `wait`: the longest wait of one message in seconds; 0.0002 by default. With 0, no message waits.
 /// - `refuse`: if true, the message is not published after the wait, and `publish` raises a `FullError`. If false, the message is published
-///   and the gate is dropped. The publisher can then overtake the reader. It waits for the reader again once the reader is at most half of
-///   `lag` behind.
+///   and the gate is dropped. The publisher can then overtake the reader. The publisher waits for the reader again when the reader is at
+///   most half of `lag` behind.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Gate(pub(crate) shmcast::Gate);
 

@@ -17,6 +17,8 @@ pub(crate) enum Place {
     Daemon(Client),
 }
 
+/// Returns the place that `dir` or `socket` names.
+///
 /// # Errors
 /// If both a directory and a socket are given, or if no daemon answers.
 pub(crate) fn place(py: Python<'_>, dir: Option<PathBuf>, socket: Option<PathBuf>) -> PyResult<Place> {
@@ -109,8 +111,8 @@ pub(crate) fn resume(resume: &str) -> PyResult<Resume> {
     }
 }
 
-/// Sets the option `conflate`: `True`, `False`, or a number of bytes. With a number, the reader skips messages only if it is more bytes
-/// than this behind the publisher.
+/// Sets the option `conflate`: `True`, `False`, or a number of bytes. With a number, the reader skips messages only if its lag is more
+/// than this number of bytes.
 pub(crate) fn conflation(
     builder: SubscriberBuilder,
     conflate: &Bound<'_, PyAny>,
@@ -125,6 +127,8 @@ pub(crate) fn conflation(
     })
 }
 
+/// Converts the argument `prepare`.
+///
 /// # Errors
 /// `TypeError` if `steps` is a single text, because its letters would count as steps.
 pub(crate) fn preparation(steps: &Bound<'_, PyAny>) -> PyResult<Preparation> {

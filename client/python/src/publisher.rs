@@ -24,7 +24,7 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 /// - `mode`: the mode of a new channel's files, such as 0o755.
 /// - `clock`: the clock of a new channel, "counter" or "monotonic".
 /// - `schema`, `schema_name`, `labels`: properties of a new channel.
-/// - `anew`: removes an existing channel first.
+/// - `anew`: replaces an existing channel by a new one, whose sequences begin at 1 again.
 /// - `continue_from`: the directory of a journal. The sequences of a new channel continue after this journal.
 /// - `board`: a `BoardSpec`, which gives a new channel a board: the last message of each key.
 /// - `gates`: the readers for which the publisher waits, each a `Gate`.
@@ -48,7 +48,8 @@ impl Drop for Publisher {
             && let Ok(Some(publisher)) = self.handle.close()
         {
             let mut publisher = Some(publisher);
-            // While the interpreter ends, no thread of Python runs, and the rest of this function drops the publisher.
+            // While the interpreter ends, no thread of Python runs, and `try_attach` does nothing. Then the end of this function drops the
+            // publisher.
             Python::try_attach(|py| py.detach(|| drop(publisher.take())));
         }
     }

@@ -16,8 +16,8 @@ type Selected = (Py<Subscriber>, Py<PyAny>);
 /// Waits for several channels at the same time: `for subscriber, event in shmcast.Select([quotes, trades])`, until all of the channels are
 /// over.
 ///
-/// The subscribers take turns: after an event of one subscriber, the select asks all others before it asks that one again. The events of
-/// one subscriber come in their order. There is no order between the events of different subscribers.
+/// The subscribers take turns: after an event of one subscriber, the select polls all other subscribers before it polls this subscriber
+/// again. The events of one subscriber come in their order. There is no order between the events of different subscribers.
 ///
 /// Between calls of the select, the program can use and close the subscribers as usual. If a subscriber is closed, the select raises a
 /// `MisuseError` for it.

@@ -18,7 +18,8 @@ use std::time::Instant;
 /// Receives a channel's messages, in order, each once: `for event in subscriber`, until the channel is over.
 ///
 /// `dir` and `socket` say where the channel is. `dir` is a directory. `socket` is the path of a daemon's socket, or `""` for the default
-/// socket. Without both, the library uses `$SHMCAST_DIR`, else /dev/shm/shmcast, else this user's directory.
+/// socket. If neither is given, the directory is `$SHMCAST_DIR` if this variable is set. Otherwise it is /dev/shm/shmcast if root made this
+/// directory and this user can list it, and otherwise this user's own directory.
 ///
 /// - `start`: "latest" (the next message to be published), "oldest", a sequence, or "board". With "board" the subscriber gets the newest
 ///   message of each key, then `Live`, and then every later message.
@@ -31,14 +32,14 @@ use std::time::Instant;
 /// - `resume`: where the subscriber continues after a lap: "oldest", "latest", or "key" for the last message with a key mark.
 /// - `tags`: receives only messages with one of these tags. Not with `conflate` or `start="board"`.
 /// - `wait_for_channel`: seconds to wait for a channel that does not exist yet.
-/// - `schema`: the number of the schema that the channel must have. It is compared when the subscriber opens. If a later publisher gives the
-///   channel another schema, or an older message in the journal has another one, the subscriber gets these messages too.
+/// - `schema`: the number of the schema that the channel must have. The subscriber checks the schema only when it opens. Later messages and
+///   older messages of the journal can have another schema, and are received too.
 /// - `watch_publisher`: whether the subscriber gets the event `PublisherGone` when the publisher dies.
 /// - `record_latency`: whether the subscriber records latencies, which tools show.
 /// - `hidden`: whether this reader is invisible to tools.
 /// - `longest_nap`: with "park", the longest sleep of the subscriber in seconds; 0.1 by default.
 /// - `prepare`: steps that prepare the memory: any of "prefault", "huge-pages" and "lock". The default is "prefault".
-/// - `batch_bytes`: the size of a batch in bytes of records, at most 1 GiB; 256 KiB by default. A larger message still fits, alone.
+/// - `batch_bytes`: the size of a batch in bytes of records, at most 1 GiB; 256 KiB by default. A larger message is alone in its batch.
 ///
 /// Only one thread at a time can use a subscriber. Another thread gets a `MisuseError`, and a forked child gets a `ForkedError`. Ctrl-C or
 /// an exception of a signal handler ends a wait within about 50 ms.
@@ -53,7 +54,7 @@ pub(crate) struct Subscriber {
     room: usize,
 }
 
-/// A subscriber, with a note whether the channel is over for it.
+/// A subscriber, with the watch that detects the end of its channel.
 pub(crate) struct Reader {
     pub(crate) subscriber: shmcast::Subscriber,
     pub(crate) end: EndWatch,
@@ -326,7 +327,8 @@ impl Subscriber {
         Ok(())
     }
 
-    /// The descriptor for event loops, which is readable when there is something to receive. `None` unless the subscriber waits by "park".
+    /// The descriptor for event loops, which is readable when there is something to receive. `None` if the subscriber does not wait by
+    /// "park".
     #[getter]
     fn descriptor(&self) -> PyResult<Option<i32>> {
         self.handle.ask(|this| this.descriptor().map(|descriptor| descriptor.as_raw_fd()))
@@ -461,7 +463,7 @@ impl Batches {
             self.gave_end.store(batch.records().event() == Some(Event::End), Ordering::Relaxed);
             return Ok(Some(batch));
         }
-        // After an end, the loop sometimes checks whether it was the channel's end.
+        // After an end, the loop checks every 50 ms or more often whether the channel is over.
         let until = deadline(self.timeout)?;
         loop {
             if is_over()? {

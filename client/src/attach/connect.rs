@@ -23,10 +23,10 @@ pub const SOCKET_VARIABLE: &str = "SHMCAST_SOCKET";
 pub const DEFAULT_SOCKET: &str = "/run/shmcast/control.sock";
 /// Longest wait for the daemon's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest wait for a daemon that makes the memory of its channels. Meanwhile the daemon answers that it is starting.
+/// Longest wait for a daemon that is starting: it makes the memory of its channels, and answers each greeting with `Starting`.
 const STARTING: Duration = Duration::from_secs(60);
 
-/// A daemon that answers.
+/// A client of a daemon. It keeps the path of the daemon's socket, and opens a connection for each call.
 ///
 /// ```no_run
 /// use shmcast::{Client, Publisher, Subscriber};
@@ -45,9 +45,8 @@ impl Client {
     /// Connects to the daemon at [`default_socket`](Self::default_socket).
     ///
     /// # Errors
-    /// [`ChannelError::NoDaemon`] if nothing listens there. [`ChannelError::Silent`] if the daemon does not answer
-    /// within five seconds, or takes more than a minute to start. [`ChannelError::Refused`] if it speaks another
-    /// version.
+    /// [`ChannelError::NoDaemon`] if no process listens at this path. [`ChannelError::Silent`] if the daemon does not answer within five
+    /// seconds, or takes more than a minute to start. [`ChannelError::Refused`] if the daemon speaks another version.
     ///
     /// ```no_run
     /// let client = shmcast::Client::connect()?;
@@ -176,7 +175,7 @@ impl Client {
         conversation.ask(&Request::BridgeTakeOver { bridge: name.into() }, &[]).map(drop)
     }
 
-    /// Promotes a channel that a bridge of the daemon receives, because its publisher's host is gone. The channel becomes a channel of this
+    /// Promotes a channel that a bridge of the daemon receives, after the publisher's host was lost. The channel becomes a channel of this
     /// host. Then any program that can publish on the channel can open it.
     ///
     /// The promotion skips 2^32 sequences, so that no sequence is used twice. Readers receive the skipped sequences as a gap. With `force`,
@@ -184,8 +183,8 @@ impl Client {
     /// does not record.
     ///
     /// # Errors
-    /// [`ChannelError::Refused`] if no bridge receives the channel, if its publisher's host is heard, if its journal does not
-    /// record, or if this user is not allowed to publish on it.
+    /// [`ChannelError::Refused`] if no bridge receives the channel, or if this user is not allowed to publish on it. Without `force`, also
+    /// if the publisher's host was heard within the last three seconds, or if the channel's journal does not record.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -282,8 +281,7 @@ impl Client {
         Ok(channels)
     }
 
-    /// Sends a request whose answer has many parts, and passes each part to `take`, which returns an error for a part that it does not
-    /// expect.
+    /// Sends a request whose answer has many parts, and passes each part to `take`. If a part is not expected, `take` returns an error.
     fn ask_for_all(
         &self,
         request: &Request,
@@ -304,7 +302,7 @@ impl Client {
     }
 }
 
-/// Events as the daemon reports them.
+/// The daemon's events, one after the other. [`Client::events`] returns this value.
 #[derive(Debug)]
 pub struct Events {
     conversation: Conversation,
@@ -334,7 +332,7 @@ impl Events {
     }
 }
 
-/// One connection, after the greeting.
+/// A connection to a daemon that has accepted the protocol version of this program.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     path: PathBuf,
@@ -414,7 +412,8 @@ impl Conversation {
 
     fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         match handoff::send(&self.socket, &encode(request), descriptors) {
-            // If the daemon refused us before our request arrived, its reason is already in the queue.
+            // If the daemon refused us before our request arrived, the daemon's reason is already in the socket's queue. The next `receive`
+            // returns it.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             sent => sent.map_err(|e| self.gone(e)),
         }
@@ -423,8 +422,8 @@ impl Conversation {
     /// Receives the next packet of the daemon.
     pub(crate) fn receive(&mut self) -> Result<(Response, Vec<File>), ChannelError> {
         let packet = match handoff::receive(&self.socket, &mut self.buffer) {
-            // The kernel reports this once if the daemon hung up before it had read everything that we sent. The daemon's last reply
-            // follows.
+            // The kernel reports this error once if the daemon closed the connection before it had read all of our packets. The next call
+            // returns the daemon's last reply.
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
                 handoff::receive(&self.socket, &mut self.buffer)
             }
@@ -465,7 +464,7 @@ impl Conversation {
 }
 
 impl ChannelError {
-    /// Whether a daemon refused because it has no such channel.
+    /// Whether the error says that the channel does not exist, in a directory or at a daemon.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

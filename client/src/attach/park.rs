@@ -19,7 +19,8 @@
 //!
 //! The bell is a socket pair and not an eventfd, for three reasons:
 //!
-//! - Each call that rings can be non-blocking. The flag of an eventfd belongs to all processes that hold it, and its counter can be full.
+//! - A call that rings a socket can be non-blocking by itself. The non-blocking flag of an eventfd belongs to all processes that hold the
+//!   eventfd, and a blocking write waits if the eventfd's counter is full.
 //! - A reader cannot affect the pair of another reader. If all readers rang the same eventfd, any reader could empty or fill it.
 //! - An event loop can wait for a socket without unsafe code.
 //!
@@ -164,7 +165,8 @@ impl Bells {
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self, limit: Duration) {
         // The registration is only for this nap, since the next nap can be in another event loop. The event loop has no type for an epoll
-        // descriptor. A stream is the nearest type, and only its readiness is used, which is the same for both.
+        // descriptor, so the code uses the type of a stream. The event loop only checks whether the descriptor is readable, and this check
+        // works for every descriptor.
         let bells = self.epoll.try_clone().map(UnixStream::from).and_then(tokio::net::UnixStream::from_std);
         match bells {
             Ok(bells) => drop(tokio::time::timeout(limit, bells.readable()).await),
@@ -225,6 +227,8 @@ pub struct ParkedReader {
 }
 
 impl ParkedReader {
+    /// Makes the host's end of a reader that sleeps.
+    ///
     /// # Errors
     /// `InvalidInput` if `bell` is not an end of a socket pair.
     pub(crate) fn new(page: HostPage, ring: Locator, bell: File) -> io::Result<Self> {
@@ -374,7 +378,7 @@ mod tests {
             let _ = reader.look();
         }
         assert!(send(&reader.bell.0, b"!", SendFlags::DONTWAIT).is_err(), "the bell is full by now");
-        // The reader shares the flags of the end that it handed over.
+        // The reader has the same socket, so it can make the host's socket blocking.
         rustix::io::ioctl_fionbio(&*reader.bell.0, false).unwrap();
         parking.page.sleeps(0, 7);
         assert_eq!(reader.look(), Sight::Woken);

@@ -21,9 +21,9 @@ const RECORDS: usize = 4096;
 
 /// The last message of each key of a channel.
 ///
-/// A board reads through a read-only map, so neither the publisher nor any reader notices it. A board receives no messages. To get the
-/// board and every later message, open a [`Subscriber`] with [`Start::Board`](crate::Start::Board). A board of a daemon's channel follows
-/// the channel to its next segments.
+/// A board reads through a read-only map, so neither the publisher nor any reader notices it. A `Board` is not a subscriber, so it receives
+/// no messages. To get the board and every later message, open a [`Subscriber`] with [`Start::Board`](crate::Start::Board). A board of a
+/// daemon's channel follows the channel to its next segments.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -82,8 +82,8 @@ impl SubscriberBuilder {
         board_of(self.receives_nothing().open()?)
     }
 
-    /// Does the same as [`open_board`](Self::open_board), but waits for a channel that does not exist yet as long as `goes_on` returns
-    /// true, as [`open_while`](Self::open_while) does.
+    /// Does the same as [`open_board`](Self::open_board), but first waits until the channel exists. The wait ends with an error when
+    /// `goes_on` returns false. See [`open_while`](Self::open_while).
     ///
     /// # Errors
     /// The same as for `open_board`.
@@ -114,15 +114,16 @@ impl Board {
     /// The newest message of a key, copied and checked; `None` if the board does not have the key. If `key` has another length than the
     /// board's keys, the result is `None`.
     ///
-    /// Cost: three or four cache lines for small values, and a reading of the clock for a channel of files. It takes no lock and allocates
-    /// nothing. It makes no system call, with two exceptions. For a channel of files, one call in each second checks that the files still
-    /// have their name. When the channel of a daemon moves to another segment, the call waits for the next segment, at most some
-    /// milliseconds if the daemon runs.
+    /// Cost: three or four cache lines for small values, and a reading of the clock for a channel of files. The call takes no lock and
+    /// allocates nothing. It makes no system call, with two exceptions. For a channel of files, one call in each second checks that the
+    /// files still have their name. When the channel of a daemon moves to another segment, the call waits for the next segment, at most
+    /// some milliseconds if the daemon runs.
     ///
     /// # Errors
-    /// [`RecvError::Superseded`] if the channel was made anew, or its files were removed or moved; [`RecvError::Unmapped`] and
-    /// [`RecvError::NoBoard`] if the channel has moved to another segment; [`RecvError::Forked`];
-    /// [`RecvError::Board`] if another program wrote to the board.
+    /// [`RecvError::Superseded`] if the channel was made anew, or its files were removed or moved. [`RecvError::Unmapped`] if the channel
+    /// has moved to a segment that this process cannot map, and [`RecvError::NoBoard`] if that segment has no board. [`RecvError::Forked`]
+    /// in a forked child. [`RecvError::Board`] if the key's slot always changes while it is read, or if the channel's next segment does not
+    /// come within five seconds.
     ///
     /// See [`Board`] for an example.
     ///
@@ -141,7 +142,7 @@ impl Board {
         Ok(entry(payload, self.view.geometry().spec.key(), copied, is_whole, count))
     }
 
-    /// Calls `read` until the messages that it read are valid. They are valid if the daemon had not ended the segment when `read` returned.
+    /// Calls `read` until its result is valid. The result is valid if the daemon had not ended the segment when `read` returned.
     fn valid<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T, RecvError>) -> Result<T, RecvError> {
         let mut until = None;
         loop {
@@ -158,7 +159,7 @@ impl Board {
         }
     }
 
-    /// Searches for the newest message of a key. The found message can be invalid.
+    /// Searches for the newest message of a key. The result is not valid if the daemon has ended the segment.
     fn look(&mut self, key: &[u8]) -> Result<Option<Found>, RecvError> {
         let through = self.view.through();
         for _ in 0..TRIES {
@@ -178,14 +179,14 @@ impl Board {
             }
         }
         if self.view.through() == through {
-            return Ok(None); // the publisher was stopped while it gave the slot of this removed key to another
+            return Ok(None); // the publisher was stopped while it gave the slot of this removed key to another key
         }
         Err(RecvError::Board(JoinError::TooFast))
     }
 
-    /// Searches the ring for the newest message of a key. This is necessary while the key's slot is being changed, or if the publisher
-    /// stopped in the middle of a change. The search begins after the sequence in the board's word THROUGH, up to which the board is
-    /// complete. The inner `None` means that the newest message removed the key.
+    /// Searches the ring for the newest message of a key. This search is necessary while the key's slot is being changed, or if the
+    /// publisher stopped in the middle of a change. The board is complete up to the sequence in its word THROUGH, so the search begins
+    /// after this sequence. Returns `Some(None)` if the newest message removed the key, and `None` if the search found nothing certain.
     fn find_in_ring(&mut self, key: &[u8]) -> Option<Option<(Copied, u64)>> {
         let through = self.view.through();
         let count = self.view.count_of(key)?;
@@ -196,7 +197,7 @@ impl Board {
                 Poll::Message(copied) => {
                     let payload = &self.subscriber.own_payload()[..copied.length];
                     if payload.get(spec.key()) == Some(key) {
-                        // Otherwise the count may include a later message.
+                        // If THROUGH has changed, the count may include a later message than this one.
                         if self.view.through() != through {
                             return None;
                         }
@@ -272,7 +273,7 @@ impl Board {
     }
 
     /// The board's own counters. They include the last sequence on the board, and the number of messages for which it had no room. As with
-    /// [`len`](Self::len), they are of the segment that was read last. Cost: a few loads.
+    /// [`len`](Self::len), the counters are those of the segment that was read last. Cost: a few loads.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

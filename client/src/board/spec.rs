@@ -4,7 +4,7 @@ use crate::error::ChannelError;
 use shmcast_layout::layout::board::Spec;
 use std::ops::Range;
 
-/// Returns the bytes of a field in messages of a plain-old-data type, for the key of a board.
+/// Returns the range of bytes that a field has in a plain-old-data type. The range can be the key of a board.
 ///
 /// ```
 /// # #[cfg(feature = "pod")] {
@@ -33,7 +33,7 @@ macro_rules! key_field {
 /// The key of a message is a range of its payload's bytes. So no packet format contains keys, and each copy of the channel on another host
 /// can have a board of its own. All keys of a board have the same length.
 ///
-/// - A message that is too short to have a key is published as any other, and is not on the board.
+/// - A message that is too short to have a key is published like any other message, but is not on the board.
 /// - A message that ends right after its key removes the key from the board.
 ///
 /// ```
@@ -60,8 +60,8 @@ impl BoardSpec {
     pub const DEFAULT_VALUE: u64 = 256;
 
     /// Makes the properties of a board whose keys are these bytes of each payload, at least 1 and at most 256. The board has room for 1024
-    /// keys and for messages of up to 256 bytes, or up to the end of the key if that is more. For messages that are values of a type, the
-    /// macro [`key_field`](crate::key_field) names the bytes of a field.
+    /// keys and for messages of up to 256 bytes. If the key ends after byte 256, the largest message ends with the key. For messages that
+    /// are values of a type, the macro [`key_field`](crate::key_field) names the bytes of a field.
     ///
     /// ```
     /// use shmcast::BoardSpec;
@@ -157,7 +157,7 @@ impl BoardSpec {
     /// Bytes of memory that the board takes: for each key, a value, 64 bytes, and 16 to 32 bytes of the index.
     ///
     /// # Errors
-    /// [`ChannelError::Board`] for sizes that no board has.
+    /// [`ChannelError::Board`] if no board can have these sizes.
     ///
     /// ```
     /// let bytes = shmcast::BoardSpec::new(0..8).keys(10_000).bytes()?;

@@ -23,7 +23,8 @@ pub(crate) struct ChannelFiles {
     parent: Folder,
     folder: Folder,
     name: String,
-    /// The absolute path of the segment, and the root directory in which the path was found. `None` if they cannot be known.
+    /// The absolute path of the segment, and the device and inode of the root directory in which this path is valid. `None` if one of the
+    /// two cannot be found out.
     place: Option<(CString, (u64, u64))>,
     /// Whether this process made the channel's directory just now.
     is_new: bool,
@@ -281,9 +282,10 @@ impl ChannelFiles {
         }
     }
 
-    /// Renames the channel, so that it is gone in one step, and then removes its files. Also removes the files of channels that were
-    /// renamed earlier, if the process that renamed them has died. The caller holds the lock, and `inventory` has no foreign file. `retire`
-    /// tells readers that the channel is gone. It is called after the renaming, because a channel that cannot be renamed stays as it is.
+    /// Renames the channel's directory, so that the channel disappears in one step, and then removes the files. Also removes the files of
+    /// channels that were renamed earlier, if the process that renamed them has died. The caller holds the lock, and `inventory` has no
+    /// foreign file. `retire` tells readers that the channel is gone. `retire` is called after the renaming, because a channel that cannot
+    /// be renamed stays as it is.
     pub(super) fn discard(
         &self,
         inventory: Inventory,
@@ -408,8 +410,8 @@ fn holder_without_files(lock: &File) -> Option<Holder> {
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);
-    // The id is one of the publisher's PID namespace, so another process can have it here. The publisher can also have ended and left the
-    // lock to a child.
+    // The process id is valid in the publisher's PID namespace. In the namespace of this process, another process can have this id. It is
+    // also possible that the publisher has ended, and that a child of it still has the lock.
     let pid = text.trim().parse().ok().filter(|pid| has_open(*pid, lock));
     Holder::Publisher { pid, command: pid.and_then(super::command_of) }
 }

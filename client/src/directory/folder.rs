@@ -67,7 +67,8 @@ impl Folder {
         let until = Instant::now() + LEASED;
         let file = loop {
             match open(&self.fd, name.as_ref(), flags, Mode::empty()) {
-                // The owner of the file holds a lease, to learn whether anybody has the file open.
+                // The owner of the file has a lease, by which it learns that another process opens the file. The kernel has told the
+                // owner to give up the lease.
                 Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::yield_now(),
                 opened => break File::from(opened?),
             }

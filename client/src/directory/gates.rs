@@ -75,8 +75,9 @@ impl GateFolder {
         Ok(OpenGates { gates, figures: Some(figures) })
     }
 
-    /// Makes the page of figures of a publisher. An earlier publisher can still have its page open, and could shorten it under another
-    /// publisher's map. So each publisher gets a file of its own, and tools see only the figures of the newest publisher.
+    /// Makes the page of figures of a publisher. Each publisher gets a file of its own, and tools see only the figures of the newest
+    /// publisher. If publishers shared a file, an earlier publisher that still has the file open could shorten it while a later publisher
+    /// has it mapped.
     fn make_figures(&self, mode: u32) -> io::Result<File> {
         let unfinished = format!("{UNFINISHED_GATE}{}", unique());
         let file = self.0.create(&unfinished, 0o600 | mode & 0o444)?;
@@ -84,7 +85,7 @@ impl GateFolder {
         Ok(file)
     }
 
-    /// Removes the page of figures: the next publisher has none yet, or has no gates.
+    /// Removes the page of figures. Called when the next publisher has not made its own page yet, or has no gates.
     pub(crate) fn forget_figures(&self) {
         let _ = self.0.unlink(FIGURES);
     }
@@ -104,7 +105,7 @@ impl GateFolder {
         made.inspect_err(|_| drop(self.0.unlink(&unfinished)))
     }
 
-    /// Removes all pages but those of `gates`, and those that readers hold.
+    /// Removes all pages, except the pages of `gates` and the pages that readers hold.
     ///
     /// A page that a reader holds must keep its name. If it lost its name, a later publisher with this gate would make another page, would
     /// not wait for the reader, and the reader would not notice.
@@ -137,8 +138,8 @@ impl GateFolder {
         Ok([open()?, open()?])
     }
 
-    /// Marks these pages as lent to another user, by the group's permission to read. This gives nobody access, because only the owner can
-    /// enter the directory.
+    /// Marks a page as lent to another user, by the permission of the group to read. The permission gives nobody access, because only the
+    /// owner can enter the directory.
     pub(crate) fn note_lent(page: &File) -> io::Result<()> {
         page.set_permissions(Permissions::from_mode(0o600 | LENT))
     }

@@ -69,8 +69,8 @@ fn alive(pages: &Folder, name: &OsStr) -> io::Result<Option<File>> {
     if lock::is_locked(&file)? {
         return Ok(Some(file));
     }
-    // If this user is not allowed to remove the page, the page stays until another user removes it or the channel. Names are never used
-    // twice, so this is the file that was checked.
+    // If this user is not allowed to remove the page, the page stays until another user removes it or the channel. No name is used twice,
+    // so the removed file is the file that was checked.
     if is_ours {
         let _ = pages.unlink(name);
     }

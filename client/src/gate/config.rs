@@ -47,7 +47,8 @@ pub enum Then {
     #[default]
     Drop,
     /// The publisher refuses the message, and the call returns an error. The publisher never drops the gate. Gaps and sessions can use the
-    /// ring beyond the lag that the gate allows. They are refused if they would overwrite what the gate's reader has not read.
+    /// ring beyond the lag that the gate allows. A gap or session is refused if it would overwrite messages that the gate's reader has not
+    /// read.
     Refuse,
 }
 
@@ -76,7 +77,8 @@ impl Gate {
     }
 
     /// Sets the reader's largest lag, as a percentage of the ring. At a larger lag, the publisher waits. The publisher can wait too early,
-    /// by up to a 64th of the ring, or 64 KiB if this is more; in a ring below 512 KiB, by an eighth of the ring.
+    /// by up to a 64th of the ring or 64 KiB, whichever is more. In a ring below 512 KiB, the publisher can wait too early by an eighth of
+    /// the ring.
     ///
     /// ```
     /// let gate = shmcast::Gate::new("risk").lag_percent(75);

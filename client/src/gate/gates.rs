@@ -118,7 +118,7 @@ impl One {
         })
     }
 
-    /// Reads the lock and the page. Returns what they say, and the gate's state after that.
+    /// Reads the gate's lock and page. Returns the observations, and the gate's state that follows from them.
     fn see(&self, segment: [u64; 2], ring: Ring) -> (Seen, GateClaim, Standing) {
         // If the lock's state is unknown, no message waits for the gate.
         let is_held = lock::is_locked(&self.file).unwrap_or(false);
@@ -264,8 +264,8 @@ impl Gates {
     ///
     /// After `Ok`, the bound can still be too low for a control record that passes a gate. The writer then raises the bound itself.
     ///
-    /// The gates also have room if a reader has followed the channel to its next publisher. But then this publisher is cut off, so
-    /// `is_cut_off` is asked after each check.
+    /// A gate also has room if its reader has followed the channel to the next publisher. But then this publisher is cut off, so
+    /// `is_cut_off` is called after each check of the gates.
     ///
     /// # Errors
     /// [`PublishError::Full`] if a gate refuses the record; [`PublishError::CutOff`] if `is_cut_off` returns true.
@@ -351,7 +351,8 @@ impl Gates {
     }
 
     /// The present state of the gates. A gate that a reader has taken since the last check can be in force in the result, although the
-    /// writer's bound does not wait for this reader yet. The bound ends before the reader is too far behind.
+    /// writer's bound does not wait for this reader yet. The writer reaches its bound, and checks the gates again, before this reader is
+    /// too far behind.
     pub(crate) fn status(&self, writer: &Writer) -> Vec<GateStatus> {
         let (tail, ring) = (writer.position(), self.ring(writer));
         let status = |gate: &One| {

@@ -1,4 +1,4 @@
-//! The state of a gate. Only its publisher decides it, from the result of one check.
+//! The state of a gate. Only the channel's publisher changes this state, after each check of the gate.
 //!
 //! ```text
 //!             nobody holds the lock
@@ -108,15 +108,15 @@ impl Seen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Standing {
     pub(super) state: GateState,
-    /// The position that the reader has passed, or the tail if that is lower; `None` if the position is unknown.
+    /// The position that the reader has passed, or the tail if the tail is lower; `None` if the position is unknown.
     pub(super) passed: Option<u64>,
 }
 
 impl Standing {
     /// Returns the state of the gate after a check. The claim in `seen` can be any value.
     ///
-    /// The publisher begins to wait for a reader when the reader's lag is at most half of `lag`. If `is_unheard`, it waits at any lag,
-    /// because the previous publisher might have waited for the reader.
+    /// The publisher begins to wait for a reader when the reader's lag is at most half of `lag`. If `is_unheard` is true, the publisher
+    /// waits at any lag, because the previous publisher might have waited for the reader.
     pub(super) fn after(self, seen: Seen, ring: Ring, lag: u64, is_unheard: bool) -> Self {
         if !seen.is_held {
             return Self::default();
@@ -198,8 +198,8 @@ pub(crate) enum Patience {
     /// The call never waits.
     Never,
     /// The call waits at most as long as the gate allows, and then publishes a control record. If the gate refuses, the record can go
-    /// beyond the lag, as long as the ring keeps what the reader has not copied and has a chunk left. That chunk is for the end of the
-    /// stream, or for the first record of the next publisher.
+    /// beyond the lag, as long as it overwrites nothing that the reader has not copied, and leaves a chunk of the ring free. That chunk is
+    /// for the end of the stream, or for the first record of the next publisher.
     Insists,
     /// Does the same as [`Insists`](Self::Insists) for the record that ends the stream. This record can use the last chunk.
     Ends,
@@ -240,7 +240,7 @@ impl Patience {
 
 #[cfg(test)]
 impl Patience {
-    /// All kinds of patience. If a new kind is missing here, this does not compile.
+    /// All values of `Patience`. If a new value is missing in the match, the match does not compile.
     pub(super) fn each() -> [Self; 4] {
         let next = |patience| match patience {
             Self::Waits => Self::Never,
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(dropped.after(elsewhere, full, LAG, true), dropped);
         let late = Ring { tail: CAPACITY, frontier: CAPACITY + 64, ..fresh };
         assert_eq!(Standing::default().after(elsewhere, late, LAG, true).state, GateState::Joining);
-        // A reader of a journal needs nothing of the new ring until it comes back to the old one.
+        // A reader that reads the journal needs nothing of the new ring until the reader comes back to the old ring.
         let past = Seen { is_placeless: true, ..elsewhere };
         let joining = Standing::default().after(past, fresh, LAG, true);
         assert_eq!((joining.state, joining.bound(LAG)), (GateState::Joining, u64::MAX));

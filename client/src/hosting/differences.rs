@@ -1,6 +1,6 @@
 //! The differences between a segment and the spec that it should have.
 //!
-//! Functions of this module have no examples, for the same reason as in module `hosting`.
+//! Functions of this module have no examples, because they are useful only with a control socket.
 
 use super::{HostedSegment, HostedSpec};
 use crate::board::BoardSpec;
@@ -23,8 +23,8 @@ impl HostedSpec {
 }
 
 impl HostedSegment {
-    /// Returns the settings of `spec` by which the segment was not made, under the names that the configuration of the daemon has for them.
-    /// Labels do not count. The preparation of a segment that an earlier host made is unknown, and counts as unchanged.
+    /// Returns the names of the settings in which the segment differs from `spec`, as the daemon's configuration names them. Labels are not
+    /// compared. If an earlier host made the segment, its preparation is unknown, and counts as equal.
     pub fn differences(&self, spec: &HostedSpec) -> Vec<&'static str> {
         let header = self.header();
         let (found, wanted) = (header.geometry, spec.preparation);
@@ -32,7 +32,7 @@ impl HostedSegment {
         let is_large_enough = spec.max_message_bytes().is_ok_and(|bytes| bytes == found.max_message);
         let differs = [
             ("capacity", spec.capacity != found.capacity),
-            // The default is a share of the capacity.
+            // The default of `max_message` depends on the capacity. So this value is compared only if the capacities are equal.
             ("max_message", spec.capacity == found.capacity && !is_large_enough),
             ("schema_id", spec.schema.0 != header.schema_id),
             ("schema", spec.schema.1 != header.schema),

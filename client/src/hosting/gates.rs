@@ -3,7 +3,7 @@
 //! Programs get descriptors of the pages, and no access to the directory. While no host runs, the channel's publisher and the programs that
 //! hold gates continue to work. The next host finds the same files.
 //!
-//! Functions of this module have no examples, for the same reason as in module `hosting`.
+//! Functions of this module have no examples, because they are useful only with a control socket.
 
 use crate::directory::{Folder, GateFolder, OpenGates};
 use crate::gate::{Gate, GateError, GateName, Settled, settle};
@@ -47,7 +47,7 @@ pub enum Borrower {
     Stranger,
 }
 
-/// The descriptors for gates that a publisher gets.
+/// The descriptors that a publisher gets for the channel's gates.
 #[derive(Debug)]
 pub struct LentGates {
     /// Each gate with a read-only descriptor of its page.
@@ -100,8 +100,8 @@ impl HostedGates {
     /// yet.
     ///
     /// Another user's program could shorten a page long after it had the gate, and a process that maps the page would end by SIGBUS. So the
-    /// host itself gets a new page if such a program has had descriptors of the old one. The next publisher waits for the new page's
-    /// reader.
+    /// host itself gets a new page if such a program has had descriptors of the old page. The present publisher does not know the new page.
+    /// Only the next publisher waits for the new page's reader.
     ///
     /// # Errors
     /// The system's error; `InvalidInput` if the name is not a valid gate name.

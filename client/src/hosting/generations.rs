@@ -1,7 +1,7 @@
 //! The move of a channel to another segment. First the host prepares all steps. Then a single store to the charter, the file with the
 //! host's decisions, makes the move.
 //!
-//! Functions of this module have no examples, for the same reason as in module `hosting`.
+//! Functions of this module have no examples, because they are useful only with a control socket.
 
 use super::{HostedSegment, HostedSpec, LAST_EPOCH, fault};
 use shmcast_layout::charter::{Charter, Entry, HostCharter};
@@ -20,7 +20,8 @@ const LAST_SEQUENCE: u64 = NO_CUT - 1;
 /// The point at which the previous generation ends for all of its readers (the cut).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// The cut is at the tail of the previous generation. Sequences continue from there. This needs a [tail](HostedCharter::has_tail).
+    /// The cut is at the tail of the previous generation. Sequences continue from there. This cut needs a channel with a
+    /// [tail](HostedCharter::has_tail).
     Tail,
     /// The cut is at the tail of the previous generation. Sequences begin at 1 again.
     Restart,
@@ -108,7 +109,7 @@ impl HostedCharter {
     /// current segment; `None` if this segment is lost.
     ///
     /// If `next` [continues](HostedSegment::continue_from) the channel's journal, the sequences continue at the end of the journal,
-    /// whatever the cut is. If that journal has another stream than the current generation, the channel restarts there.
+    /// whatever the cut is. If that journal has another stream than the current generation, the stream restarts with the new generation.
     ///
     /// The closure `ready` does all other steps that can fail. If `ready` fails, nothing has changed. After `ready`, nothing can fail.
     ///
@@ -154,13 +155,14 @@ impl HostedCharter {
         if cut != Cut::Tail && first > 1 {
             entry.epoch = next.segment.state().map_or(0, |(epoch, _)| epoch);
             entry.first = first;
-            // The journal can be that of another stream, such as after a change of the configuration. Readers must not mistake its messages
-            // for the continuation of their stream.
+            // The journal can have another stream than the current generation, for example after a change of the configuration. Readers
+            // must not mistake the messages of that stream for the continuation of their own.
             let goes_on = current.filter(|current| current.stream.is(entry.stream));
             entry.restarted = goes_on.map_or(entry.restarted, |current| current.restarted);
         }
         self.charter.go_on(entry, below, ended);
-        // This informs tools, and a publisher that was granted the old segment and has not opened it yet. Nothing else depends on this.
+        // The mark in the old segment is for tools, and for a publisher that was granted the old segment and has not opened it yet. Nothing
+        // else depends on the mark.
         if let Some(before) = before.filter(|before| before.segment.access() == Access::Write) {
             before.segment.supersede();
         }

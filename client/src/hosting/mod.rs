@@ -44,7 +44,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// apart by `created_ns`, in units of this length.
 pub const STREAM_STEP_NS: u64 = 500_000_000;
 
-/// Highest epoch that the host accepts as a publisher's count.
+/// Highest epoch that the host takes over from a segment, because a publisher can write any number there.
 pub(crate) const LAST_EPOCH: u64 = u32::MAX as u64;
 
 /// The properties of a new channel.
@@ -156,8 +156,8 @@ impl HostedSegment {
     }
 
     /// Takes the writer lock, so that no publisher can open the segment as long as the result lives. Returns `None` if a publisher holds
-    /// the lock. Also returns `None` if the last publisher has not closed the channel, unless it `may_have_left` it open, as a bridge does
-    /// whose stream goes on. `before` is the last epoch before the segment was made.
+    /// the lock, or if the last publisher has not closed the channel. With `may_have_left`, the last publisher can have left the channel
+    /// open, as a bridge does if its stream continues. `before` is the last epoch before the segment was made.
     ///
     /// # Errors
     /// The system's error.
@@ -328,8 +328,8 @@ impl HostedSegment {
     }
 }
 
-/// Proof that no publisher is active: the channel is closed, or no publisher ever used it. As long as this value lives, no publisher can
-/// open the channel.
+/// Proof that no publisher is active: the channel is closed, unused, or was left open by a publisher that has ended. As long as this value
+/// lives, no publisher can open the channel.
 #[derive(Debug)]
 pub struct Hold {
     next: u64,

@@ -47,7 +47,7 @@ pub(super) struct Cursor {
     offset: u64,
     /// The offset of the frame that was returned last.
     at: u64,
-    /// The number and the chain (the checksum of the header before) of the next frame; `None` after a jump.
+    /// The number and the chain (the checksum of the previous frame's header) of the next frame; `None` after a jump.
     expected: Option<(u32, u32)>,
     /// The number and the chain of the first frame.
     first: (u32, u32),
@@ -196,7 +196,7 @@ impl Cursor {
                 Found::Bad(why, behind) => {
                     self.has_waited(self.offset);
                     if !self.search(due, why, behind)? {
-                        // If the frame stays bad, the next search happens after the same time again.
+                        // If the frame stays bad, the cursor searches again after another [`UNSURE`].
                         self.unsure = self.unsure.filter(|(_, since)| since.elapsed() <= UNSURE);
                         return Ok(if self.trailer.is_some() { Step::Sealed } else { Step::End });
                     }
@@ -314,7 +314,7 @@ impl Cursor {
         Ok(false)
     }
 
-    /// True if this offset has had no frame for longer than [`UNSURE`]. No recorder is then writing a frame there any more.
+    /// Whether this offset has had no whole frame for longer than [`UNSURE`]. Then no recorder is writing a frame there any more.
     fn has_waited(&mut self, bad: u64) -> bool {
         match self.unsure {
             Some((offset, since)) if offset == bad => since.elapsed() > UNSURE,

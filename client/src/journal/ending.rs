@@ -61,11 +61,12 @@ struct LastRecords {
 }
 
 impl Ending {
-    /// Reads the end of the journal of `channel` in the directory at `path`, and takes its lock. It is the journal of `stream`, or the
-    /// newest one if `stream` is `None`. If the recorder was killed, everything that it wrote counts. If this user can only read the
-    /// journal, the end is still known, and only [`begin`](Self::begin) and [`reopen`](Self::reopen) fail.
+    /// Reads the end of a journal of `channel` in the directory at `path`, and takes the journal's lock. Reads the journal of `stream`, or
+    /// the newest journal if `stream` is `None`. If the recorder was killed, everything that it wrote counts. If this user can only read
+    /// the journal, the end is still known, and only [`begin`](Self::begin) and [`reopen`](Self::reopen) fail.
     ///
-    /// Cost: it reads the headers of all files. If the last file is not sealed, it reads this file as a whole, at the speed of the disk.
+    /// Cost: the call reads the headers of all files. If the last file is not sealed, the call reads this file as a whole, at the speed of
+    /// the disk.
     ///
     /// # Errors
     /// [`JournalError::Empty`] if there is no journal. [`JournalError::Busy`] while a recorder writes there.
@@ -130,7 +131,7 @@ impl Ending {
         Ok(Self { last: last.header.clone(), journal, lock, next_number, previous, due, said })
     }
 
-    /// The sequence due after everything in the journal.
+    /// The sequence that comes after the last sequence in the journal.
     ///
     /// ```no_run
     /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -179,8 +180,9 @@ impl Ending {
         self.said.epoch.max(self.last.epoch)
     }
 
-    /// Writes to the end of the journal that the channel continues at sequence `first` in the ring with the header `ring`, which no other
-    /// process has seen yet: the left-out sequences, the ring, and the next reserve. When the call returns, they are safe from a power cut.
+    /// Writes to the end of the journal that the channel continues at sequence `first` in a new ring. `ring` is the header of the new ring,
+    /// which no other process has seen yet. The written file names the left-out sequences, the ring, and the next reserve. When the call
+    /// returns, this file is safe from a power cut.
     ///
     /// # Errors
     /// [`JournalError::Os`]. After this error, the end of the journal is unchanged.
@@ -206,9 +208,9 @@ impl Ending {
         self.write(header, first..first, Some(Clock::of_segment(ring).now()))
     }
 
-    /// Writes to the end of the journal that the channel continues in its existing ring at sequence `next`. When the call returns, this is
-    /// safe from a power cut. Without this call, the journal would say that the stream has ended, or have too small a reserve, until a
-    /// recorder writes.
+    /// Writes to the end of the journal that the channel continues in its existing ring at sequence `next`. When the call returns, the
+    /// written file is safe from a power cut. Without this call, the journal would say that the stream has ended, or have too small a
+    /// reserve, until a recorder writes.
     ///
     /// # Errors
     /// [`JournalError::Os`]. After this error, the end of the journal is unchanged.
@@ -295,8 +297,8 @@ pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> R
     add_file(&folder, header, sequences, Some(Clock::of_segment(ring).now()))
 }
 
-/// Adds one sealed file. A recorder continues at `sequences.start`, and the sequences from `header.sequence` to there are lost. The next
-/// message gets `sequences.end`. The caller holds the lock. `ticks` is the time on the ring's clock.
+/// Adds one sealed file. A recorder continues at `sequences.start`. The earlier sequences from `header.sequence` on are noted as lost. The
+/// next message gets `sequences.end`. The caller holds the lock. `ticks` is the time on the ring's clock.
 fn add_file(
     folder: &Folder,
     header: FileHeader,
@@ -334,8 +336,8 @@ fn add_file(
     put(folder, &name, &[&page, &body, &end]).map_err(os("note the new ring in"))
 }
 
-/// Opens or makes the journal's directory at `path` and the folder of a stream in it, and syncs their names to the disk. If the stream has
-/// no file yet, also returns the number of its first file.
+/// Opens or makes the journal's directory at `path` and the folder of a stream in it, and syncs their names to the disk. Also returns the
+/// number that the first file of a stream without files must have.
 fn make_folder(path: &Path, stream: StreamId) -> Result<(Folder, u64), JournalError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = folder_of(path, stream);

@@ -159,7 +159,8 @@ impl JournalError {
         Self::Codec { path: path.into(), offset, codec }
     }
 
-    /// Whether the error says that no daemon answers now. A later request can succeed.
+    /// Whether the error says that no daemon answers now, or that the daemon has too many requests of this user. A later request can
+    /// succeed.
     pub(crate) const fn is_absence(&self) -> bool {
         matches!(self, Self::Channel(ChannelError::NoDaemon { .. } | ChannelError::Silent { .. }))
             || self.is_crowded()
@@ -181,8 +182,8 @@ impl JournalError {
         matches!(self, Self::Channel(e) if e.is_failure())
     }
 
-    /// Whether the error leaves open if the journal has a message: no daemon answers, or descriptors or memory are short, here or in the
-    /// daemon.
+    /// Whether it stays unknown if the journal has a message, because no daemon answers, or because descriptors or memory are short, here
+    /// or in the daemon.
     pub(crate) fn is_undecided(&self) -> bool {
         let is_short = match self {
             Self::Os { source, .. } => is_shortage(source),
@@ -222,7 +223,9 @@ impl JournalError {
 mod tests {
     use super::*;
 
-    /// A daemon that cannot open a file now once counted as a journal that is gone. A directory with the same fault did not.
+    /// An earlier mistake: if a daemon could not open a journal's file at the moment, the journal counted as gone. With the same fault in
+    /// a directory, the reader waited.
+    /// not.
     #[test]
     fn a_file_that_cannot_be_opened_now_is_waited_for_in_a_directory_and_at_a_daemon() {
         let refused = |code| JournalError::Channel(ChannelError::Refused { code, why: String::new() });

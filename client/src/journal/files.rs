@@ -152,7 +152,7 @@ impl Files {
         self.check(picked)
     }
 
-    /// Picks the next file, because the file with this number and salt has no more messages. The next sequence is `due`.
+    /// Picks the file that comes after the file with this number and salt, which has no more messages. The next sequence is `due`.
     pub(super) fn pick_after(
         &mut self,
         (number, salt): (u64, u64),
@@ -232,13 +232,13 @@ impl Files {
         Ok(Picked { opened, path, hint: Some(offset), limit: None })
     }
 
-    /// Whether this is the oldest file that still exists. If so, a reader that wants earlier messages has lost them.
+    /// Whether the file with this number is the oldest that still exists. If so, a reader that wants earlier messages has lost them.
     pub(super) fn is_oldest(&self, number: u64) -> bool {
         match &self.place {
             Place::Directory(journal) => {
                 journal.files().first().is_some_and(|file| file.header.file == number)
             }
-            // The daemon lends the file that has the wanted message, or otherwise the oldest file.
+            // A daemon lends the file that has the wanted message. It lends a file that begins later only if this file is the oldest.
             Place::Daemon { .. } => true,
         }
     }
@@ -277,7 +277,7 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
             first.unwrap_or(later.len()).saturating_sub(1)
         }
     };
-    // A file without messages, but with control records, can precede one that begins with the same sequence.
+    // A file without messages, but with control records, can precede a file that begins with the same sequence.
     while after > 0 && at > 0 && later[at - 1].header.sequence == later[at].header.sequence {
         at -= 1;
     }

@@ -34,7 +34,7 @@ pub fn ring_identity(ring: &Header) -> RingIdentity {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn header_of(ring: &Header) -> io::Result<FileHeader> {
-    // A frame with the largest message: both headers, a clock record before it, and padding.
+    // The size of a frame with the largest message. The 256 bytes are for both headers, a clock record before the message, and padding.
     let largest = aligned(256 + ring.geometry.max_message as usize);
     let largest = largest.max(aligned(FRAME_TARGET + JournalControl::MAX_BYTES));
     Ok(FileHeader {

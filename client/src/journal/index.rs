@@ -33,8 +33,8 @@ impl Known {
         (FILE_HEADER_BYTES as u64, self.first)
     }
 
-    /// Finds the last known frame for which `is_before` is true; `None` for the file's start. The cursor
-    /// moves.
+    /// Finds the last frame for which `is_before` is true. Returns `None` if there is no such frame, so that the caller begins
+    /// at the file's start. The cursor moves.
     pub(super) fn place(
         &mut self,
         cursor: &mut Cursor,

@@ -286,7 +286,7 @@ impl Journal {
                 Err(Unusable::Wrong(why)) => self.problems.push(Problem { name, why }),
             }
         }
-        // Only the last file can have its name before its first bytes.
+        // A recorder gives at most the last file its name before it writes the first bytes. So an earlier file without bytes is a problem.
         let last = self.files.iter().filter_map(|file| parse_file_name(&file.name)).max();
         let is_all_written = unwritten.is_empty();
         self.problems.extend(unwritten.into_iter().filter(|file| parse_file_name(&file.name) <= last));

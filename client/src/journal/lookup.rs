@@ -15,8 +15,8 @@ use std::io;
 const CLOCK_WITHIN: u64 = 128 << 10;
 
 impl Journal {
-    /// Opens a reader whose first entry is at `sequence`, or later. No [`Entry::Lost`] reports sequences before the oldest one in the
-    /// journal; see [`first_sequence`](Self::first_sequence).
+    /// Opens a reader whose first entry is at `sequence`, or later. No [`Entry::Lost`] reports sequences before the journal's oldest
+    /// sequence; see [`first_sequence`](Self::first_sequence).
     ///
     /// Cost: two reads in a sealed file, one of the footer and one of the frame. In a file that is not sealed, it reads the headers of all
     /// earlier frames.
@@ -34,8 +34,8 @@ impl Journal {
         Reader::open(Files::of_directory(self), sequence)
     }
 
-    /// Opens a reader at a wall-clock time, in nanoseconds since 1970. The reader's first message is the first one in the stream that has
-    /// this time or a later one. If the clock was set back, messages with earlier times can follow, but no message of that time or later is
+    /// Opens a reader at a wall-clock time, in nanoseconds since 1970. The reader begins with the first message of the stream that has this
+    /// time or a later time. If the clock was set back, messages with earlier times can follow, but no message of that time or later is
     /// left out. A message without a time of its own has the time [of the last clock record](Reader::about_ns) before it.
     ///
     /// Cost: the same as for [`read_from`](Self::read_from).
@@ -61,8 +61,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Opens a reader at `sequence` for a program that has received the message before. The reader also returns the control records between
-    /// these two messages if they are at the end of the file before.
+    /// Opens a reader at `sequence` for a program that has received the previous message. Control records between the two messages can be
+    /// at the end of the previous file. The reader also returns these records.
     pub(crate) fn open_behind(files: Files, sequence: u64) -> Result<Self, JournalError> {
         let mut reader = Self::open(files, sequence.saturating_sub(1).max(1))?;
         reader.due = reader.due.max(sequence);

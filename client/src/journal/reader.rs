@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Entry<'a> {
-    /// A message. Its time is in ticks of the ring from which it was recorded.
+    /// A message. Its time is in ticks of the clock of the ring from which it was recorded.
     Message(Message<'a>),
     /// The journal does not have these sequences. The next entry is at `to + 1`.
     Lost(Loss),
@@ -55,7 +55,7 @@ pub struct Reader {
     /// The sequence at which the next file begins, if it is known.
     pub(super) limit: Option<u64>,
     pub(super) due: u64,
-    /// The next sequence according to the frames that were read. During a seek it is below `due`.
+    /// The next sequence according to the frames that were read. During a seek, this sequence is below `due`.
     pub(super) due_in_file: u64,
     frame: Option<InFrame>,
     /// The place before the last entry.
@@ -131,8 +131,8 @@ impl Reader {
         wall_ns(self.clock?, self.header()?.ring.clock_hz, time)
     }
 
-    /// The wall clock of a message, even if the message has no time of its own. Then the result is the time of the journal's last clock
-    /// record before the message, at most a second earlier. `None` if the journal says nothing about the time there.
+    /// The wall clock of a message. For a message without a time of its own, the result is the time of the journal's last clock record
+    /// before the message, at most a second earlier. `None` if the journal has no clock record and no time before the message.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -147,9 +147,9 @@ impl Reader {
         self.wall_ns(time).or_else(|| Some(self.clock.filter(|_| time == NO_TIME)?.0))
     }
 
-    /// The header of the file that had the last entry. It describes the ring from which the entry was recorded, the ring's clock, and the
-    /// schema of the ring's messages. Each ring begins a new file. Before the first entry, this is the header of the first file, or `None`
-    /// if there is no file.
+    /// The header of the file that had the last entry. The header describes the ring from which the entry was recorded, the ring's clock,
+    /// and the schema of the ring's messages. Each ring begins a new file. Before the first entry, this is the header of the first file, or
+    /// `None` if there is no file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -201,7 +201,8 @@ impl Reader {
     /// Continues at the start of a file.
     pub(super) fn enter(&mut self, picked: Picked, due: u64) {
         let Picked { opened: Opened { file, header, chain, trailer, .. }, path, hint, limit } = picked;
-        // Control records can lie between the last message of a sealed file and the first of the next.
+        // Control records can lie between the last message of a sealed file and the first message of the next file. So a sealed file is
+        // read to its end.
         let ends_there = |limit: &u64| trailer.is_some_and(|trailer| trailer.next == *limit);
         let limit =
             limit.filter(|limit| !ends_there(limit) || fault!("the_last_records_of_a_file_are_ignored"));
@@ -228,7 +229,7 @@ impl Reader {
         (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
     }
 
-    /// Moves back by one entry if the entry that was returned last was a record.
+    /// Moves back by one entry, if the last returned entry was a record of the current frame.
     pub(crate) fn unread(&mut self) {
         if let Some((due, frame)) = self.before.take() {
             (self.due, self.frame) = (due, Some(frame));
@@ -282,7 +283,8 @@ impl Reader {
             let body = cursor.body(&frame.header);
             let rest = body.len().checked_sub(frame.left).and_then(|from| body.get(from..))?;
             let mut records = Records::resume(rest, frame.due, frame.messages);
-            // If a record is wrong although the checksum is right, the next frame's sequence shows what is missing.
+            // A record can be wrong although the frame's checksum is right. Then the records after it are skipped, and the next frame's
+            // sequence shows which messages are missing.
             let record = records.next()?.ok()?;
             let before = frame;
             (frame.left, frame.messages, frame.due) =

@@ -1,4 +1,5 @@
-//! A folder as a killed recorder leaves it: a file has not got its final name. Also takes the lock that keeps other recorders away.
+//! Handles a folder that a killed recorder has left: the last file might not have its final name. Also takes the lock that keeps other
+//! recorders away.
 
 use super::JournalError;
 use super::list::{LOCK, Opened, lock_of};
@@ -34,7 +35,7 @@ fn is_read_only(e: &JournalError) -> bool {
     matches!(e, JournalError::Os { source, .. } if kinds.contains(&source.kind()))
 }
 
-/// Opens the file without its final name, if a recorder began to write it.
+/// Opens the file that a recorder began and did not give its final name. Returns `None` if there is no such file with a valid header.
 pub(super) fn spare_of(folder: &Folder) -> Result<Option<Opened>, JournalError> {
     let path = || folder.path_of(SPARE);
     let opened = match folder.file(SPARE, OFlags::RDONLY) {

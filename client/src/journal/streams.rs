@@ -73,7 +73,7 @@ impl Streams {
             return Err(Journal::flat(&path));
         }
         let (mut known, mut failed) = (std::mem::take(&mut self.journals), None);
-        // A stream that cannot be listed takes no other one out of the list.
+        // If one stream cannot be listed, the other streams stay in the list.
         for stream in names.iter().filter_map(|name| StreamId::parse(name)) {
             let at = known.iter().position(|journal| journal.stream().is_some_and(|own| own.is(stream)));
             let known = at.map(|at| known.swap_remove(at)).filter(|journal| self.is_named(journal));
@@ -93,8 +93,8 @@ impl Streams {
         failed.map_or(Ok(()), Err)
     }
 
-    /// The number of the first file of a new stream in this directory. It is above the numbers of all files here. So the stream that began
-    /// last has the highest number, even if the wall clock was set back meanwhile.
+    /// The number of the first file of a new stream in this directory. This number is above the numbers of all files in the directory. So
+    /// the stream that began last has the highest number, even if the wall clock was set back meanwhile.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -106,7 +106,7 @@ impl Streams {
         self.journals.iter().map(Journal::newest_number).max().unwrap_or(0) + 1
     }
 
-    /// Whether a link has the name of a stream's folder. The files behind it would be read by nobody.
+    /// Whether a link has the name of a stream's folder. Readers follow no link, so they would not find the files behind it.
     fn is_link(&self, stream: StreamId) -> bool {
         let named = self.folder.stat(stream.to_string());
         named.is_ok_and(|named| FileType::from_raw_mode(named.st_mode).is_symlink())
@@ -132,8 +132,8 @@ impl Streams {
         &self.journals
     }
 
-    /// The journal of a stream, in its present state. If `stream` is `None` or has no folder, it is the journal of the stream that began
-    /// last. `None` if there is no file at all.
+    /// The journal of a stream, in its present state. If `stream` is `None` or has no folder, the result is the journal of the stream that
+    /// began last. The result is `None` if there is no file at all.
     ///
     /// Cost: reads the stream's folder if it is known, and otherwise all folders.
     ///

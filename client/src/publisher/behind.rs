@@ -89,8 +89,8 @@ fn resume(dir: &Path, segment: &Segment) -> Result<(), JournalError> {
     let (first, next) = (segment.first_sequence(), next_of(segment));
     let stream = segment.header().stream;
     let ending = match Ending::of(dir, &segment.header().channel, Some(stream)) {
-        // A recorder that runs renews the reserve by itself, and has left no clean end. A gap can have passed the reserve that the recorder
-        // wrote.
+        // A running recorder renews the reserve by itself, and the journal has no clean end to withdraw. But after a gap, the next sequence
+        // can be beyond the reserve that the recorder has written. Then the publisher waits.
         Err(JournalError::Busy { .. }) => return wait_for_reserve(&folder_of(dir, stream), next),
         Err(JournalError::Empty { .. }) => return create_for(dir, segment.header(), first..next),
         ending => ending?,

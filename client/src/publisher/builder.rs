@@ -276,11 +276,11 @@ impl PublisherBuilder {
     /// Makes the sequences of a new channel continue after the journal in the directory `journal`. So no sequence is used twice, even if a
     /// reboot lost the channel's memory.
     ///
-    /// - If the journal ends with a clean record, sequences continue at the next one.
-    /// - Otherwise sequences continue 2^32 further, which no publisher has reached. Readers of the journal learn which sequences are left
-    ///   out.
+    /// - If the journal ends with a clean record, sequences continue at the next sequence.
+    /// - Otherwise sequences continue after the journal's reserve, up to 2^32 further. No publisher has passed the reserve. Readers of the
+    ///   journal learn which sequences are left out.
     /// - The epoch continues, too.
-    /// - If there is no journal yet, this begins one. The parent of its directory must exist.
+    /// - If there is no journal yet, this option begins a journal. The parent of the journal's directory must exist.
     ///
     /// The journal is safe from a power cut before any other process can see the channel.
     ///
@@ -448,11 +448,11 @@ impl PublisherBuilder {
             TakeOverError::Superseded => ChannelError::Superseded { name: self.name },
             TakeOverError::Locate(source) => ChannelError::Locate { name: self.name, source },
         })?;
-        // First, messages that a dead publisher committed but did not store on the board are stored there.
+        // First, the board gets the messages that a dead publisher committed but did not store on the board.
         let locate = |source| ChannelError::Locate { name: segment.header().channel.clone(), source };
         let board = segment.board_writer().map_err(locate)?.map(|(board, _)| Box::new(board));
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
-        // The pages of a zeroed buffer are not in memory yet. This touches the pages that claims of common sizes need.
+        // The pages of a zeroed buffer are not in memory yet. The next line touches the pages that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
         let gates = Gates::of(gates, &segment, &mut writer);
         let stamps = self.stamps;

@@ -144,8 +144,8 @@ impl Publisher {
     /// Before a control record is published, waits for the gates if this is necessary.
     ///
     /// # Errors
-    /// [`PublishError::Full`] if the record might overwrite what the reader of a gate that refuses has not read. Such a gate is never
-    /// dropped.
+    /// [`PublishError::Full`] if a gate refuses, and the record might overwrite messages that the gate's reader has not read. A gate that
+    /// refuses is never dropped.
     pub(super) fn make_way_for_control(&mut self, patience: Patience) -> Result<(), PublishError> {
         let Self { writer, gates, hosted, .. } = self;
         match (gates, writer.control_beyond_bound()) {

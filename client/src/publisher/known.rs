@@ -31,7 +31,7 @@ impl Publisher {
         self.writer.next_sequence()
     }
 
-    /// This publisher's epoch: 1 for the first publisher of a channel, and one more for each later one.
+    /// This publisher's epoch: 1 for the first publisher of a channel, and greater by one for each later publisher.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

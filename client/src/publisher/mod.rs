@@ -365,8 +365,8 @@ impl Publisher {
     /// # Errors
     /// - [`PublishError::OutOfSequences`] when `last` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more.
     /// - [`PublishError::CutOff`].
-    /// - [`PublishError::Full`] when a gate with [`Then::Refuse`](crate::Then::Refuse) has waited, and the announcement might still
-    ///   overwrite what the gate's reader has not read.
+    /// - [`PublishError::Full`] when this call has waited for a gate with [`Then::Refuse`](crate::Then::Refuse), and the announcement might
+    ///   still overwrite messages that the gate's reader has not read.
     ///
     /// After an error nothing was announced.
     ///

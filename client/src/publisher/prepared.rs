@@ -48,7 +48,7 @@ impl Prepared {
         });
         match thread {
             Ok(_) => Self(prepared),
-            // No thread can be started. Opening then takes longer, and prepares all pages.
+            // If no thread can be started, this call prepares all pages itself, and takes longer.
             Err(_) => Self::now(segment, Preparation { prefault: true, lock: true, ..Preparation::NONE }),
         }
     }

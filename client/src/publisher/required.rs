@@ -7,9 +7,9 @@ use shmcast_layout::control::{Properties, Required, SchemaTerms};
 use shmcast_layout::segment::Segment;
 
 impl PublisherBuilder {
-    /// Refuses a channel that has a schema. Use this for messages of which only the program's user knows the schema: readers of a channel
-    /// with a schema decode each message by it. After [`schema`](Self::schema) with a number, this call has no effect. A new channel gets
-    /// no schema.
+    /// Refuses a channel that has a schema. Use this option if the program does not know the schema of its messages: readers of a channel
+    /// with a schema would decode each message by that schema. After [`schema`](Self::schema) with a number, this call has no effect. A
+    /// new channel gets no schema.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -18,8 +18,8 @@ pub enum Armed<'a> {
 
 impl Subscriber {
     /// The descriptor that becomes readable when there is something to receive; `None` if the subscriber was not opened with
-    /// [`Wait::Park`](crate::Wait::Park). It is for `epoll`, `poll` and event loops over them. A program must not read from it, because
-    /// [`arm`](Self::arm) and [`disarm`](Self::disarm) do.
+    /// [`Wait::Park`](crate::Wait::Park). The descriptor is for `epoll`, `poll` and event loops over them. A program must not read from the
+    /// descriptor, because [`arm`](Self::arm) and [`disarm`](Self::disarm) read from it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -61,7 +61,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn arm(&mut self) -> Result<Armed<'_>, RecvError> {
-        // A child's bell is also its parent's bell, on which the parent can sleep.
+        // A forked child shares the bell with its parent. If the child emptied the bell, the parent could miss a wake-up.
         self.check_process()?;
         if let Some(parking) = &self.parking {
             parking.hear();
@@ -82,8 +82,8 @@ impl Subscriber {
         }
     }
 
-    /// Withdraws the request of [`arm`](Self::arm), and empties the descriptor, as the next `arm` does too. Call it before the program
-    /// receives more messages while the descriptor stays in an event loop. In a forked child this does nothing.
+    /// Withdraws the request of [`arm`](Self::arm), and empties the descriptor. Call this function if the program receives more messages
+    /// before the next `arm`, while the descriptor stays in an event loop. In a forked child this does nothing.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

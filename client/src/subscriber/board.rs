@@ -6,9 +6,9 @@
 //!                                      |                                                         ^
 //!                                      +-- every listed message was handed out: Live ------------+
 //! ```
-//! In BOARD, the subscriber's reader of the ring stands at a position that no ring has. Each poll of the ring then finds no message, and
-//! leads to the code for [`Doubt::Board`] in this module. So the code for live messages needs no further check. `shmcast_layout::board` has
-//! the proof that no message is missing or comes twice.
+//! In the state BOARD, the subscriber's reader of the ring stands at a position that no ring has. Each poll of the ring then finds no
+//! message, and leads to the code for [`Doubt::Board`] in this module. So the code for live messages needs no further check.
+//! `shmcast_layout::board` has the proof that no message is missing or comes twice.
 
 use super::ledger::Ledger;
 use super::{Doubt, Outcome, Subscriber};
@@ -40,7 +40,7 @@ pub(super) struct Joining {
     snapshot: Snapshot,
     conflation: Option<Conflation>,
     step: Step,
-    /// The number of listed messages. `next` is the number of those that were returned.
+    /// The number of listed messages. `next` is the number of listed messages that were returned.
     listed: usize,
     next: usize,
     /// Number of missed messages that no message of the board replaces.
@@ -340,7 +340,7 @@ impl Subscriber {
         }
     }
 
-    /// Notes that the reader was told of lost messages that the board does not replace.
+    /// Notes that the reader has received a loss of messages that the board does not replace.
     pub(super) fn track_loss(&mut self) {
         let conflation = self.joining.as_mut().and_then(|joining| joining.conflation.as_mut());
         if let Some(conflation) = conflation {

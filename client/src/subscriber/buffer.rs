@@ -26,8 +26,8 @@ impl Buffer {
     pub(super) fn with_room(bytes: usize) -> Self {
         let lines = bytes / size_of::<Line>();
         let mut lines = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
-        // The kernel provides zeroed pages only at their first use. This touches the pages that messages of common
-        // sizes need.
+        // The kernel provides zeroed pages only at their first use. The next line touches the pages that messages of common sizes
+        // need.
         lines.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
         Self(lines)
     }

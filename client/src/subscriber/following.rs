@@ -90,7 +90,7 @@ impl Subscriber {
     #[cold]
     pub(super) fn begin(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(sequence) = self.behind else { return Ok(None) };
-        // The poll was made at another place than this reader's, so its result is ignored.
+        // The poll was made before the reader was at the sequence with which it begins, so the result of the poll is ignored.
         self.reader.jump(Place::nowhere(sequence));
         self.skip()
     }
@@ -109,7 +109,7 @@ impl Subscriber {
         let is_wanted = self.behind.is_some() || self.resume == Resume::Oldest;
         let entered = if is_wanted { self.enter_past(self.next_sequence()) } else { Entered::Not };
         match entered {
-            // The ledger does not see the messages of a journal, so they are noted as lost.
+            // The ledger does not count messages that come from a journal. So the ledger notes them as lost.
             Entered::Past => {
                 self.track_loss();
                 return Ok(None);
@@ -157,8 +157,8 @@ impl Subscriber {
 
     /// Whether the reader, after a jump, has possibly skipped the event of a new epoch.
     pub(super) fn doubt_after_jump(&self) -> Doubt {
-        // The state is read after the jump. The state of any record that the jump skipped was set before that record
-        // was committed.
+        // A publisher sets the state before it commits its first record. So the state that is read after the jump includes the epoch of
+        // each skipped record.
         fence(Ordering::Acquire);
         let known = self.epoch.max(self.began_in);
         let is_in_doubt = self.reader.state().is_some_and(|(epoch, _)| epoch > known);

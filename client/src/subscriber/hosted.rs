@@ -66,7 +66,7 @@ impl Hosted {
         self.next.front().is_some_and(|next| next.charter.is_some() || is_over())
     }
 
-    /// Whether sequences begin at 1 again in the next segment. If so, the same sequence means another message there.
+    /// Whether sequences begin at 1 again in the next segment. If so, the same sequence means another message in the next segment.
     pub(super) fn is_restarted_next(&self) -> bool {
         let before = self.generation.generation;
         self.next.front().is_some_and(|next| next.charter.is_some() || next.generation.restarted > before)

@@ -17,8 +17,9 @@ impl Subscriber {
     /// Takes the channel's journal, for a program that reads the journal beside the ring, such as one that answers requests for old
     /// messages. From now on this subscriber reads only the ring, as with [`History::Never`](crate::History::Never).
     ///
-    /// Returns `None` if the channel has no journal, as [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) says, or if this
-    /// subscriber is reading the journal. A channel of a daemon can get its journal later: then a later call returns it.
+    /// Returns `None` if [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) gives this subscriber no journal. Also returns
+    /// `None` while the subscriber reads the journal or the board. A channel of a daemon can get its journal later: then a later call
+    /// returns it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -37,7 +37,7 @@ impl Subscriber {
     }
 
     /// The first sequence that can belong to this channel since it last restarted. If a daemon's channel has moved to another ring since
-    /// that restart, this is 1, because the subscriber does not know the earlier rings.
+    /// that restart, the result is 1, because the subscriber does not know the earlier rings.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -52,7 +52,7 @@ impl Subscriber {
     }
 
     /// The number of bytes of the stream before the next record. It is 0 while the subscriber reads the journal or the board, or is about
-    /// to.
+    /// to read one of them.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -118,7 +118,7 @@ impl Subscriber {
     }
 
     /// The remote session that this channel carries; `None` if it carries no remote session. While the publisher changes the session, the
-    /// result can mix the old and the new one. An event in the stream reports each change.
+    /// result can mix the old and the new session. An event in the stream reports each change.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -132,8 +132,9 @@ impl Subscriber {
         self.segment.session()
     }
 
-    /// The clock of the ring that had the last message, for the ages of messages. While the journal is read, this clock's times have no
-    /// meaning after a reboot. [`try_recv_dated`](Self::try_recv_dated) returns messages with the wall clock.
+    /// The clock of the ring that had the last message, for the ages of messages. While this subscriber reads the journal, the ring can be
+    /// from an earlier boot. Then the times of its clock have no meaning now. [`try_recv_dated`](Self::try_recv_dated) returns messages
+    /// with the wall clock.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -150,8 +151,8 @@ impl Subscriber {
         self.in_past().map_or(self.clock, |file| Clock::new(file.ring.clock, file.ring.clock_hz))
     }
 
-    /// Whether the channel came while the builder waited for it, and the subscriber began with the first message although it was to begin
-    /// with the latest.
+    /// Whether the channel was made while the builder waited for it. If so, a subscriber that was to begin with the latest message began
+    /// with the first message instead.
     pub(crate) fn came_before_channel(&self) -> bool {
         self.came_before_channel
     }

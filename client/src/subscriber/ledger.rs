@@ -3,7 +3,7 @@
 //!
 //! When the reader takes a message from the board, the ledger stores the board's count of the key's messages. It then counts the messages
 //! of this key that the reader receives from the ring. When the reader next reads the board, the ledger's count is lower than the board's
-//! by the number of messages that were left out.
+//! count by the number of messages that were left out.
 //!
 //! A full board refuses the messages of new keys, and does not count them. So if the board has refused a message, the ledger searches the
 //! board for the slot of each key that it has not seen there. The slot names the first message that the board counts.
@@ -40,12 +40,12 @@ struct Row {
 }
 
 impl Row {
-    /// The board counts the key's messages from the last one on.
+    /// Makes the row count the key's messages from the message `last` on, as the board does.
     fn begin_at_last(&mut self) {
         (self.born, self.given, self.again, self.given_again) = (self.last, 1, self.last, 1);
     }
 
-    /// Asks the board from which message on it counts the key's messages. The row counts the message `last` already. `has_moved` has the
+    /// Finds out from which message on the board counts the key's messages. The row counts the message `last` already. `has_moved` has the
     /// same meaning as in [`Ledger`].
     #[cold]
     fn locate(&mut self, view: &View, key: &[u8], has_moved: bool) {
@@ -56,7 +56,7 @@ impl Row {
             return;
         }
         match view.tenure_of(key) {
-            // The store that is under way is that of the last message, or of a later one.
+            // The board is just storing the message `last`, or a later one.
             Tenure::Unknown if self.born == 0 => self.begin_at_last(),
             Tenure::Unknown => {}
             Tenure::Since(born) if born == self.born || born == self.again => self.is_there = true,
@@ -64,7 +64,8 @@ impl Row {
                 self.begin_at_last();
                 self.is_there = true;
             }
-            // The board does not have the last message yet. If the board refuses it, the key's next message finds that out.
+            // The board does not have the message `last` yet. If the board refuses this message, the check after the key's next message
+            // shows it.
             Tenure::None if through < self.last => self.begin_at_last(),
             // The board refused the last message, or has forgotten the key since.
             Tenure::None | Tenure::Since(_) => {
@@ -91,7 +92,7 @@ pub(super) struct Ledger {
     forgotten_up_to: u64,
     /// Whether each key that this reader knows was on the board at the last join.
     has_had_all: bool,
-    /// Whether the reader was told of lost messages since the last join. The board has counted them, and the ledger has not.
+    /// Whether the reader has received a loss since the last join. The board has counted them, and the ledger has not.
     has_lost: bool,
     /// Whether the channel has moved to another segment since the last join. Then it is not known whether the earlier board refused
     /// messages.
@@ -184,8 +185,8 @@ impl Ledger {
     /// The number of messages of this key that the reader got or reported as left out. The count starts at the same message as the board's
     /// count.
     ///
-    /// After a loss, the reader was told of messages that the board counts and the ledger does not. Then the result is a number with which
-    /// no message counts as left out. The caller counts the messages that were left out as missed.
+    /// After a loss, the board has counted messages that this reader did not get, and the ledger has not counted them. Then the result
+    /// makes the number of left-out messages 0, because the caller counts all missing messages as missed.
     pub(super) fn given(&self, listed: &Listed) -> u64 {
         if self.has_lost {
             return listed.count.saturating_sub(1);
@@ -200,17 +201,17 @@ impl Ledger {
         } else if row.again == listed.born {
             row.given_again
         } else {
-            0 // the board forgot the key, and it came back among the messages that were left out
+            0 // the board forgot the key, and the key came back in a message that was left out
         }
     }
 
-    /// Notes that the reader was told of lost messages.
+    /// Notes that the reader has received a loss.
     pub(super) fn note_loss(&mut self) {
         self.has_lost = true;
     }
 
-    /// Begins the search for keys that the board has forgotten. Call it after a join and before the verdict on the join. `next` is the
-    /// sequence after the join.
+    /// Begins the search for keys that the board has forgotten. Call this function after a join, and before the daemon's verdict on the
+    /// join is read. `next` is the sequence after the join.
     pub(super) fn seek_forgotten(&mut self, view: &View, next: u64) {
         self.forgotten = 0;
         self.forgotten_up_to = view.forgotten().min(next.saturating_sub(1));
@@ -256,7 +257,7 @@ impl Ledger {
         self.has_lost = false;
     }
 
-    /// Takes over what the reader got before the channel moved to another segment. Computes the hashes of all keys again, because each
+    /// Takes over the counts from the time before the channel moved to another segment. Computes the hashes of all keys again, because each
     /// segment has a seed of its own. `slots` is the number of slots of the earlier board, whose keys are the same bytes of the payload.
     pub(super) fn take_over(&mut self, old: &Self, slots: u64, now: &View) {
         self.has_lost = old.has_lost;
@@ -288,7 +289,7 @@ impl Ledger {
             let Some(key) = snapshot.key(&listed).filter(|_| there.is_none()) else { continue };
             let Listed { identity, born, count, again, count_again, is_removed, .. } = listed;
             let last = listed.message.sequence;
-            // The board had the key before its removal, and might have had no slot for it when it came back.
+            // The board had the key before its removal, and might have had no slot for the key when the key came back.
             let is_there = (listed.row as u64) < slots && again == born;
             let row = Row {
                 identity,

@@ -103,8 +103,8 @@ pub struct Subscriber {
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Box<Hosted>>,
     wait: Wait,
-    /// Whether each message must be checked before it is returned: because the channel is strict, `tags` can leave the message out, the
-    /// journal is read, or a gate's page must be updated. Other fields say the same, but are not in the cache lines that each message uses.
+    /// Whether each message needs a check before it is returned: if the channel is strict, or if the subscriber selects tags, holds a gate,
+    /// conflates, or reads the journal or the board. Other fields say the same, but are not in the cache lines that each message uses.
     is_checked: bool,
     doubt: Doubt,
     /// Whether the last batch ended close to the publisher. Set only with [`Wait::Burst`].
@@ -215,7 +215,7 @@ impl Subscriber {
     /// [`Wait::Park`]. With any other strategy, and on channels that are files, this call polls every millisecond.
     ///
     /// Cancel-safe: a future that is dropped before it is ready has received nothing. Other tasks run now and then even if there is always
-    /// another event. An event that is there costs the same as with [`try_recv`](Self::try_recv). A sleep costs some system calls.
+    /// another event. An available event costs the same as with [`try_recv`](Self::try_recv). A sleep costs some system calls.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -277,9 +277,9 @@ impl Subscriber {
     ///
     /// With [`tags`](SubscriberBuilder::tags), `None` can also mean that this call has left out many messages, and that more can follow.
     ///
-    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a successor, a removed file, or a lap by exactly
-    /// one ring. A program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which makes all
-    /// these checks. A file is checked once a second at most.
+    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a segment that has replaced this one, a removed
+    /// file, or a lap by exactly one ring. A program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline
+    /// in the past, which makes all these checks. A file is checked once a second at most.
     ///
     /// Cost if there is no event: one load of a line in this core's cache. On a channel at full rate, this call can first let the publisher
     /// get ahead, for at most 4 us; see [`Wait`].
@@ -343,9 +343,9 @@ impl Subscriber {
     /// as [`Wait`] describes.
     ///
     /// A batch ends where the channel continues in another ring, and where the journal continues with another ring's messages, so it can be
-    /// short or empty although there are more events. With [`tags`](SubscriberBuilder::tags) it can also end after many messages that were left
-    /// out. Its messages have the [`header`](Self::header) and the [`clock`](Self::clock) that the
-    /// subscriber had before the call.
+    /// short or empty although there are more events. With [`tags`](SubscriberBuilder::tags), a batch can also end after many messages that
+    /// were left out. The [`header`](Self::header) and the [`clock`](Self::clock) of the subscriber before the call apply to all messages
+    /// of the batch.
     ///
     /// `each` returns nothing, or a [`ControlFlow`] that can stop the batch. The event that stopped the batch has been received and counts.
     ///

@@ -25,7 +25,7 @@ pub(super) struct Named {
     calls: u8,
 }
 
-/// A check is made in one empty call of so many.
+/// The number of empty calls for which the segment's name is checked once.
 const CALLS: u8 = 64;
 
 impl Named {
@@ -56,7 +56,8 @@ impl Subscriber {
         Ok(found)
     }
 
-    /// Checks the segment's name after one of 64 calls that found nothing, unless the channel is closed: a later call tells the end first.
+    /// Checks the segment's name in one of 64 calls that found nothing. While the channel is closed, checks nothing, because a later call
+    /// must return the end of the channel first.
     pub(super) fn look_for_name_at_end(&mut self) -> Result<(), RecvError> {
         let Some(named) = self.named.as_deref_mut() else { return Ok(()) };
         named.calls = (named.calls + 1) % CALLS;

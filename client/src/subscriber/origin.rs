@@ -44,7 +44,7 @@ pub enum History {
 pub(super) struct Past {
     origin: Origin,
     pub(super) reader: Option<Reader>,
-    /// The caller's wait strategy, which is restored later.
+    /// The caller's wait strategy. It is restored when the subscriber returns to the ring.
     pub(super) wait: Wait,
     pub(super) waits_since: Option<Instant>,
     /// Whether the reader has reached the end of the journal after the recorder had ended.
@@ -55,9 +55,10 @@ pub(super) struct Past {
     hasty_until: Option<Instant>,
     /// The time since which it is unknown whether there is a journal, because no daemon answers, or descriptors are short.
     undecided_since: Option<Instant>,
-    /// Until this time, the reader does not ask for its next file again, because the last answer left open whether there is one.
+    /// Until this time, the reader does not ask for its next file again, because it is unknown after the last answer whether there is a
+    /// next file.
     pub(super) asks_again_at: Option<Instant>,
-    /// The time since which the daemon has answered each question that it could not read the journal.
+    /// The time since which the daemon has answered each request with the error that it could not read the journal.
     pub(super) failed_since: Option<Instant>,
     /// During a search for the journal: the sequence that the subscriber needs, and the time at which the search began.
     sought: Option<(u64, Instant)>,
@@ -240,8 +241,8 @@ impl Past {
         self.hasty_until.is_some_and(|until| now < until)
     }
 
-    /// Whether a later answer might decide if the journal has a message. A daemon that cannot read the journal for longer than
-    /// [`PATIENCE_FOR_DAEMON`] does not only lack descriptors for a moment.
+    /// Whether a later answer might decide if the journal has a message. If a daemon cannot read the journal for longer than
+    /// [`PATIENCE_FOR_DAEMON`], the cause is not a short lack of descriptors, and the result is false.
     pub(super) fn leaves_open(&mut self, error: &JournalError) -> bool {
         if !error.is_failure() {
             self.failed_since = None;
@@ -250,7 +251,7 @@ impl Past {
         self.failed_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE_FOR_DAEMON
     }
 
-    /// Whether the last search left open if there is a journal.
+    /// Whether it is still unknown after the last search if there is a journal.
     pub(super) const fn is_undecided(&self) -> bool {
         self.undecided_since.is_some()
     }
@@ -316,10 +317,10 @@ impl Past {
             Missing::Unknown(_) => STALL,
             Missing::None => Duration::ZERO,
         };
-        // The search itself might have taken long, such as in a process that was stopped. So a late search does not decide, and the next
-        // one does.
+        // The search itself can take long, for example if the process was stopped meanwhile. So the time at which this search began counts,
+        // and at least one search begins after the patience has passed.
         if now - begun < patience {
-            // Each refusal is an event of the daemon.
+            // The daemon reports each refusal as an event, so the pause after a refusal is longer.
             let is_refused = matches!(&missing, Missing::Unknown(e) if e.is_failure());
             let pause = if is_refused { AGAIN } else { LOOK_AGAIN };
             (self.sought, self.again_at) = (Some((due, begun)), Some(Instant::now() + pause));

@@ -219,7 +219,7 @@ impl Subscriber {
         }
         self.reader.jump(Place::nowhere(to + 1));
         self.note_progress();
-        // Most sequences of a reserve were never used, and nobody knows the others.
+        // Most sequences of a reserve were never published, and it is unknown which of them were. So none of them counts as missed.
         let missed = if cause == Cause::Reserve { 0 } else { to - from + 1 };
         self.count(|page, place| page.missed(missed, place));
         Ok(Some(Outcome::Other(Event::Lost { from, to, cause })))
@@ -273,7 +273,7 @@ impl Subscriber {
 
     /// Whether a message belongs to the current segment. A message that is not valid can have the same sequence as a valid message in a
     /// later segment. The sequence at which a segment ends does not belong to that segment, because the segment never gets a valid message
-    /// there.
+    /// with this sequence.
     fn is_of_this_segment(&self, sequence: u64) -> bool {
         match self.verdict_on_read() {
             Verdict::Open => true,

@@ -15,18 +15,19 @@ use std::time::Instant;
 ///
 /// **Order.** Events of one subscriber come in their order. There is no order between subscribers.
 ///
-/// **Fairness.** Subscribers take turns: after an event of one subscriber, the select polls all others before it polls this one again. So a
-/// subscriber that has an event waits for at most one event of each other subscriber, however many events these have.
+/// **Fairness.** Subscribers take turns: after an event of one subscriber, the select polls all other subscribers before it polls the same
+/// subscriber again. So a subscriber with an event waits for at most one event of each other subscriber, however many events the others
+/// have.
 ///
 /// **Waiting.** The strategy given to [`new`](Self::new) applies, and not those of the subscribers. However, [`Wait::Park`] and
-/// `recv_async` poll every millisecond if a subscriber was opened without [`Wait::Park`], or if its daemon is away. [`Wait::Burst`] is
-/// [`Wait::Spin`] here.
+/// `recv_async` poll every millisecond if a subscriber was opened without [`Wait::Park`], or if its daemon is away. [`Wait::Burst`] has the
+/// same effect as [`Wait::Spin`].
 ///
 /// **Types.** [`add_typed`](Self::add_typed) adds subscribers of one type. A select can have subscribers of several types, and untyped ones
 /// (features `pod` and `serde`).
 ///
-/// **Cost.** Polling a subscriber that has nothing costs one load of a line in this core's cache, as for [`Subscriber::try_recv`]. A sleep
-/// costs one system call for each subscriber before it. There is no allocation after the last [`add`](Self::add).
+/// **Cost.** Polling a subscriber that has nothing costs one load of a line in this core's cache, as for [`Subscriber::try_recv`]. Before
+/// each sleep, the select makes one system call for each subscriber. There is no allocation after the last [`add`](Self::add).
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -134,7 +135,7 @@ impl Select {
     /// Waits for the next event of any subscriber and returns it with the subscriber's index.
     ///
     /// # Errors
-    /// [`SelectError`], each time a subscriber that can receive nothing more has its turn.
+    /// [`SelectError`], each time when it is the turn of a subscriber that can receive nothing more.
     ///
     /// # Panics
     /// If there is no subscriber, since nothing could ever arrive.

@@ -7,7 +7,8 @@ use crate::message::RecvError;
 use std::time::Instant;
 
 impl Subscriber {
-    /// Called if it is unknown whether the journal has the next message. Only an answer ends the past.
+    /// Called if it is unknown whether the journal has the next message. The subscriber stays in the journal until an answer
+    /// decides this, or until the ring has the message.
     pub(super) fn ask_again(&mut self) -> Result<Option<Outcome>, RecvError> {
         let pause = self.past_reader().map(Reader::pause);
         if let Some(past) = &mut self.past {
@@ -19,7 +20,7 @@ impl Subscriber {
         }
     }
 
-    /// Whether the pause after an undecided answer lasts.
+    /// Whether the subscriber still pauses before its next request for the journal's next file.
     pub(super) fn asks_later(&self) -> bool {
         let again_at = self.past.as_ref().and_then(|past| past.asks_again_at);
         again_at.is_some_and(|at| Instant::now() < at)

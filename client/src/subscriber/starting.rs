@@ -164,8 +164,8 @@ fn since_1970_ns(time: SystemTime) -> u64 {
 }
 
 impl Subscriber {
-    /// Continues at message `sequence`, forwards or backwards. It takes O(1) in the ring. For older messages, it opens files of the
-    /// journal. Skipped messages do not count as missed.
+    /// Continues at message `sequence`, forwards or backwards. In the ring, the call takes O(1). For older messages, the call opens files
+    /// of the journal. Skipped messages do not count as missed.
     ///
     /// # Errors
     /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say which sequences are available instead. [`LocateError::Forked`] in a forked

@@ -10,12 +10,12 @@ use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Copied, Poll};
 use shmcast_layout::sys::fork;
 
-/// The bytes of records that a poll leaves out at most before it returns to the caller, who can have a deadline or other tasks. A program
-/// leaves out that many in some 100 us.
+/// The greatest number of bytes of records that a poll leaves out before it returns to the caller, because the caller can have a deadline
+/// or other tasks. Leaving out this many bytes takes some 100 us.
 pub(super) const MOST_LEFT_OUT: u64 = 256 << 10;
 
 impl Subscriber {
-    /// Refuses to work in a forked child, because the reader page and the attachment belong to the parent.
+    /// Returns an error in a forked child, because the reader page and the attachment belong to the parent.
     #[inline(always)]
     pub(super) fn check_process(&self) -> Result<(), RecvError> {
         if self.forks == fork::count() { Ok(()) } else { Err(RecvError::Forked) }
@@ -39,8 +39,8 @@ impl Subscriber {
     }
 
     /// Like [`receive`](Self::receive), but never waits, and is not optimized for speed. Skips records that cause no event, but does not
-    /// move to another ring. So this ring's properties, such as its clock, apply to all events that the caller takes in a row. Leaves out
-    /// messages of [`MOST_LEFT_OUT`] bytes or a little more at most, and then sets `stopped_early`.
+    /// move to another ring. So this ring's properties, such as its clock, apply to all events that the caller takes in a row. When it has
+    /// left out messages of at least [`MOST_LEFT_OUT`] bytes, returns `None` and sets `stopped_early`.
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
         self.check_process()?;
@@ -50,7 +50,7 @@ impl Subscriber {
             if self.is_elsewhere() {
                 let told = self.poll_elsewhere(None)?;
                 if told.is_none() && self.is_conflating() && !self.is_elsewhere() {
-                    continue; // the board could not be joined, and the ring goes on
+                    continue; // the board could not be read, so the reader continues in the ring
                 }
                 return Ok(told);
             }
@@ -88,9 +88,9 @@ impl Subscriber {
         self.go_on_into(before, poll, buffer)
     }
 
-    /// Returns the result of a poll into a caller's buffer. A message that does not fit into this buffer is polled again, into this
-    /// subscriber's own buffer, if its tag can be one that the caller did not ask for. Such a message needs no room. `before` is the place
-    /// before the poll.
+    /// Returns the result of a poll into a caller's buffer. A message with a tag that the caller did not ask for needs no room in this
+    /// buffer. So if the subscriber selects tags, a message that does not fit is polled again, into this subscriber's own buffer. `before`
+    /// is the place before the poll.
     #[inline]
     fn without_unasked(&mut self, before: Place, poll: Poll) -> Poll {
         match (&self.tags, poll) {
@@ -126,7 +126,7 @@ impl Subscriber {
         buffer: &mut [u8],
     ) -> Result<Option<Outcome>, RecvError> {
         if self.is_elsewhere() {
-            // The ring was polled at another place than this reader's.
+            // While the next event comes from the journal or the board, the result of a poll of the ring has no meaning.
             self.reader.jump(before);
             return self.poll_elsewhere(Some(buffer));
         }
@@ -161,7 +161,7 @@ impl Subscriber {
     #[inline(never)]
     pub(super) fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
         if self.is_elsewhere() {
-            // This message was read at another place than this reader's.
+            // While the next event comes from the journal or the board, a message of the ring has no meaning.
             self.reader.jump(Place::nowhere(copied.sequence));
             return self.poll();
         }

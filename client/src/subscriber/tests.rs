@@ -131,7 +131,8 @@ fn a_death_is_told_behind_what_nobody_has_polled_for_yet() {
     assert!(!gone(&mut subscriber), "once");
 }
 
-/// The reader of a board cannot always read it, and is then told of a loss. The board still counts the messages that are lost.
+/// If a reader cannot read the board, it gets a loss. The board has counted the lost messages, but they must not count as left
+/// out, too.
 #[test]
 fn a_loss_that_was_told_is_not_counted_once_more_by_the_board() {
     let dir = tempfile::tempdir().unwrap();

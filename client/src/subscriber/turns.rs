@@ -25,10 +25,10 @@ pub struct SelectError {
 }
 
 /// Receives from several subscribers that the caller lends for each call. A [`Select`](crate::Select) does the same with subscribers that
-/// it owns. Its page describes order, fairness, waiting, errors and cost.
+/// it owns. The page of `Select` describes order, fairness, waiting, errors and cost.
 ///
-/// Lend the subscribers that were [added](Self::add), in the same order. A call also receives from another subscriber in the place of an
-/// added one. But nothing wakes the caller for that subscriber, so [`Wait::Park`] then polls every millisecond.
+/// Lend the subscribers that were [added](Self::add), in the same order. A call also accepts a subscriber that was not added, in the place
+/// of an added one. But nothing wakes the caller for such a subscriber, so [`Wait::Park`] then polls every millisecond.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -59,8 +59,8 @@ pub struct Turns {
     added: Vec<Option<u64>>,
 }
 
-/// Subscribers that a caller lends to [`Turns`] for a call. It is implemented for arrays and slices of [`Subscriber`]s, or of values that
-/// borrow one.
+/// Subscribers that a caller lends to [`Turns`] for a call. This trait is implemented for arrays and slices of [`Subscriber`]s, or of
+/// values that borrow one.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -172,7 +172,7 @@ impl Turns {
     /// Waits for the next event of any of these subscribers and returns it with the subscriber's index.
     ///
     /// # Errors
-    /// [`SelectError`], each time a subscriber that can receive nothing more has its turn.
+    /// [`SelectError`], each time when it is the turn of a subscriber that can receive nothing more.
     ///
     /// # Panics
     /// If there is no subscriber, since nothing could ever arrive.

@@ -255,7 +255,8 @@ impl Subscriber {
         true
     }
 
-    /// Whether the next poll continues in another segment. A reader of the journal or the board stays there, and can have to wait there.
+    /// Whether the next poll continues in another segment. False while the next event comes from the journal or the board, because the
+    /// subscriber can have to wait for this event.
     pub(super) fn is_leaving(&self) -> bool {
         !self.is_elsewhere() && self.hosted.as_ref().is_some_and(|hosted| hosted.may_go_on())
     }

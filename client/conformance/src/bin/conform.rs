@@ -42,13 +42,13 @@ struct Pairs {
     /// The number of kills. The publisher is killed; for a daemon's channel, the publisher and the daemon are killed in turn
     #[arg(long, default_value_t = 0)]
     kills: u32,
-    /// By channels of a daemon, for testees with level 6
+    /// Use channels of a daemon. Only for testees with level 6
     #[arg(long)]
     daemon: bool,
-    /// Decides when somebody is killed
+    /// Seed of the times at which processes are killed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// One line of JSON for each pair
+    /// Print one line of JSON for each pair
     #[arg(long)]
     json: bool,
     /// The commands of the testees. Quote each command as one argument
@@ -58,10 +58,10 @@ struct Pairs {
 
 #[derive(Debug, Args)]
 struct Suite {
-    /// Only this level
+    /// Play only this level
     #[arg(long)]
     level: Option<u8>,
-    /// Only vectors whose name has this in it
+    /// Play only vectors whose name contains this text
     #[arg(long)]
     only: Option<String>,
     /// How long each race of level 4 lasts, in seconds
@@ -70,7 +70,7 @@ struct Suite {
     /// How many mutants of each history of level 5 a reader gets
     #[arg(long, default_value_t = shmcast_conformance::hostile::MUTANTS)]
     mutants: u64,
-    /// One line of JSON for each vector
+    /// Print one line of JSON for each vector
     #[arg(long)]
     json: bool,
     /// The testee's command

@@ -336,7 +336,7 @@ impl Clerk {
         this
     }
 
-    /// Messages before `oldest` were published without this board.
+    /// Marks the messages of all keys as unknown, because the messages before `oldest` were published without this board.
     fn forget_before(&self, scribe: &mut Scribe, oldest: u64) {
         for slot in 0..scribe.words()[AT + HIGH] as usize {
             let head = self.parts.head(slot);

@@ -29,8 +29,9 @@ pub(super) fn add(all: &mut Vec<Vector>) {
 /// A number of messages that is enough to overtake a reader.
 const LAP: usize = 3000;
 
-/// A test: its name, the number of slots, and a list for each time that the reader receives. The list has the messages before that time,
-/// each with a number of times. The first byte of a message is its key. A message of one byte removes its key.
+/// A test: its name, the number of slots, and a list for each time that the reader receives. The list has the messages that are published
+/// before that time, and how often each of them is published. The first byte of a message is its key. A message of one byte removes its
+/// key.
 type Script = (&'static str, usize, &'static [&'static [(&'static str, usize)]]);
 
 const SCRIPTS: [Script; 6] = [
@@ -87,8 +88,8 @@ struct Reader {
     due: u64,
     /// For each key that the reader received: the sequence of its last message, and whether that message removed the key.
     known: BTreeMap<Vec<u8>, (u64, bool)>,
-    /// The keys that were on the board when the reader last joined it. Keys of which the reader has received the removal since then are
-    /// left out.
+    /// The keys that were on the board when the reader last joined it. The list lacks keys whose removal the reader has received since
+    /// then.
     joined: BTreeSet<Vec<u8>>,
 }
 

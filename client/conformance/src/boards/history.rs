@@ -125,7 +125,7 @@ impl History {
         let is_merged = |message: &&Message| message.sequence > through && message.sequence < next;
         self.messages.iter().filter(is_merged).for_each(|message| shelf.merge(message));
         let mut told = shelf.begin(next);
-        // From the board on, the reader continues like one that began with the next message.
+        // After the messages of the board, the reader gets the same events as a reader that began with the next message.
         let stream = Expected::open(model, Start::Latest);
         told.extend(stream.map(|mut stream| stream.poll(model)).unwrap_or_default());
         told

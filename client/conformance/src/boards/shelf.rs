@@ -86,7 +86,8 @@ pub struct Shelf {
     pub forgotten: u64,
     /// The removed keys whose slots were given to other keys, each with the sequence of its removal.
     pub gone: Vec<(Vec<u8>, u64)>,
-    /// The number of messages that are not on the board, for three reasons: there was no room, or the message was too large or too short.
+    /// The numbers of messages that are not on the board: those without room, those that are too large, and those that are too short for
+    /// a key.
     pub left_out: [u64; 3],
 }
 

@@ -105,7 +105,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns the events for the messages from the sequence `from` to the one before `below`.
+    /// Returns the events for the messages from the sequence `from` to the sequence before `below`.
     pub(crate) fn events(&self, from: u64, below: u64) -> Vec<String> {
         let told =
             self.model.records.iter().filter(|record| record.sequence >= from && record.sequence < below);

@@ -444,8 +444,8 @@ fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     expect(testee, "to the end of its messages", told)
 }
 
-/// A daemon reports a publisher's death, and is then replaced by another daemon. There, the same generation and epoch belong to a living
-/// publisher. The testee must not report this publisher as dead.
+/// A daemon reports a publisher's death, and is then replaced by another daemon. At the new daemon, the same generation and epoch belong to
+/// a living publisher. The testee must not report this publisher as dead.
 fn gone_before(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);

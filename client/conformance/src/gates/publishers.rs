@@ -336,7 +336,7 @@ fn fill(testee: &mut Testee, channel: &mut Channel, position: u64) -> Result<Ver
     Ok(if channel.figure(17)? > 0 { Ok(()) } else { fails("messages refused", "some", "none") })
 }
 
-/// A control record is never refused.
+/// The record that ends the stream is published, although the gate refuses messages at that time.
 fn ends(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
@@ -348,7 +348,7 @@ fn ends(testee: &mut Testee) -> Result<Verdict> {
 }
 
 /// The testee takes over from a publisher that might have waited for the reader. So the testee must also wait for the reader, however far
-/// behind it is.
+/// behind the reader is.
 fn takes_over(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");

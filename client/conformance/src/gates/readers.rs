@@ -237,7 +237,7 @@ fn successor(testee: &mut Testee) -> Result<Verdict> {
             model.apply(&store);
         }
         stage.rewrite(&model.words)?;
-        // The testee has not received messages that it did not request.
+        // The testee was not asked to receive the new messages, so its position must be unchanged.
         passes!(says(testee, &page, uuid, reached, &format!("after successor {turn}"))?);
     }
     passes!(poll_rest(testee)?);

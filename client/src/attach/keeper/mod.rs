@@ -29,14 +29,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The number of segments that are kept for a slow reader. A reader that falls further behind misses the older segments, and counts the
-/// lost messages.
+/// The largest number of segments that are kept for a slow reader. A reader that falls further behind misses the older segments, and counts
+/// the lost messages.
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
 /// The longest pause between two attempts to attach again. After a crash, a new daemon waits two seconds for the programs that held its
 /// channels. A short pause gives each program several attempts in these two seconds.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
-/// The pause after a refusal that does not pass soon, because another attempt would only be refused again.
+/// The pause after a refusal whose reason does not pass soon. Without the pause, the keeper would be refused again and again.
 const AFTER_REFUSAL: Duration = Duration::from_secs(1);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -75,7 +75,8 @@ struct Inner {
     has_moved: AtomicBool,
     /// Generation and epoch of the last publisher that the daemon reported as dead.
     dead: Mutex<(u64, u64)>,
-    /// Whether the reader is still at the messages of the publisher `dead`, or of an earlier one.
+    /// Whether the reader might still be at messages of the publisher `dead`, or of an earlier publisher. Otherwise `dead` need not be
+    /// checked.
     has_died: AtomicBool,
 }
 
@@ -140,7 +141,7 @@ impl Attachment {
     /// Takes the next segment in which the channel continues. Costs one load if there is no such segment.
     pub(crate) fn moved(&self) -> Option<Successor> {
         let moved = &self.shared.has_moved;
-        // Every reader calls this when it finds nothing to read, so it costs only one load while there is no segment.
+        // Every reader calls this function when the ring has no message for it. So without a new segment, the function costs only one load.
         if !moved.load(Ordering::Acquire) {
             return None;
         }
@@ -257,8 +258,8 @@ impl Keeper {
     /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` has passed. Returns the attachments whose sockets
     /// are ready.
     fn wait(&self, attachments: &[Arc<Inner>], patience: Option<Duration>) -> Vec<Arc<Inner>> {
-        // We hold the sockets while we sleep. So the number of a socket that is given up meanwhile cannot belong to another socket when we
-        // read the result.
+        // `sockets` keeps each socket open during `poll`. If an attachment gave up its socket meanwhile and the kernel closed it, another
+        // socket could get its number, and the result of `poll` would be about that other socket.
         let is_deaf = |socket: &Arc<ParentsOnly<OwnedFd>>| {
             fault!("without_a_spare_descriptor_nobody_listens") && socket.try_clone().is_err()
         };
@@ -329,7 +330,8 @@ impl Inner {
             (Some(Ok(Response::CutOff {})), _) => self.give_up(),
             // The end of the connection follows.
             (Some(Ok(Response::Refused { code, .. })), _) => return self.pause_after(code),
-            // This process had no room for the descriptors. The daemon sends them again when we attach again.
+            // Either the connection has ended, or this process had no room for the descriptors of a new segment. In both cases the keeper
+            // attaches again, and the daemon then sends the current segment.
             (Some(Ok(Response::Moved(_))) | None, _) => {}
             _ => return,
         }
@@ -358,7 +360,8 @@ impl Inner {
             let is_full = waiting.len() == MOST_WAITING || fault!("a_late_reader_is_led_to_the_last_segment");
             let dropped = if is_full { waiting.pop_front() } else { None };
             waiting.push_back(Successor { segment, ready, generation, charter });
-            // The charter is valid for the segments after the dropped one, and the daemon does not send it again.
+            // The charter is valid for the segments after the dropped one, and the daemon does not send it again. So the next segment keeps
+            // it.
             let charter = dropped.and_then(|dropped| dropped.charter);
             if let Some(next) = waiting.front_mut() {
                 next.charter = next.charter.take().or(charter);
@@ -395,7 +398,7 @@ impl Inner {
         }
     }
 
-    /// Whether the attachment must be made again, and no pause after a refusal delays this.
+    /// Whether the keeper must attach again now: no daemon knows the attachment, and no pause after a refusal is running.
     fn is_due(&self) -> bool {
         let is_paused = || lock(&self.paused).is_some_and(|until| Instant::now() < until);
         !self.connected.load(Ordering::Relaxed) && !is_paused()
@@ -411,8 +414,8 @@ impl Inner {
         }
     }
 
-    /// Pauses after a refusal, unless its reason can pass soon. After a crash, a publisher must not miss the two seconds in which the daemon
-    /// waits for it, only because the daemon had no free descriptor at first.
+    /// Pauses after a refusal, unless its reason can pass soon. For example, a daemon that replaces a crashed one can lack a free
+    /// descriptor at first, and waits two seconds for each publisher. A publisher that paused might miss these two seconds.
     fn pause_after(&self, code: RefusalCode) {
         if !matches!(code, RefusalCode::Failed | RefusalCode::Limit) {
             *lock(&self.paused) = Some(Instant::now() + AFTER_REFUSAL);
@@ -430,7 +433,8 @@ impl Inner {
         Ok((conversation.into_socket()?, reply, granted))
     }
 
-    /// Takes what the daemon has granted. Without room for the descriptors, changes nothing.
+    /// Completes an attachment: keeps the socket, and for a reader also a new segment and a new charter. If this process has no room for
+    /// the descriptors, changes nothing.
     fn settle(&self, attached: OwnedFd, reply: &Response, mut granted: Vec<File>) {
         if let Response::Subscribed(generation) = *reply {
             // If fewer than four descriptors have arrived, or if the charter cannot be stored, this process has no room for descriptors at

@@ -27,7 +27,8 @@ fn only_a_refusal_that_does_not_pass_soon_makes_a_pause() {
     }
 }
 
-/// An earlier mistake: the pause followed only the refusal of an attempt to attach again.
+/// An earlier mistake: the keeper paused only after a refused request to attach, and not after a refusal that
+/// the daemon sent by itself.
 #[test]
 fn a_refusal_without_a_request_makes_a_pause() {
     let shared = lost_attachment();

@@ -1,7 +1,7 @@
 //! A model of a channel with gates: a publisher, its successor, and readers. Each of them can stop, die and come back at any step.
 //!
-//! The publisher decides with the functions of `state.rs`. The ring's writer and the readers' pages are a few numbers. The unit of
-//! positions is one record.
+//! The model's publisher decides with the real functions of `state.rs`. A few numbers replace the ring's writer and the readers' pages. The
+//! unit of positions is one record.
 
 mod parts;
 
@@ -96,7 +96,7 @@ impl Gates {
         step + 1 == 2 * count
     }
 
-    /// `Gates::decide`, and the end of `Gates::make_way` and of `publish_and_post`.
+    /// Models `Gates::decide`, and the last steps of `Gates::make_way` and of `publish_and_post`.
     fn decide(&self, state: &mut State, patience: Patience, waited: u8) {
         let frontier = frontier_for(state);
         let mut fates = Vec::new();
@@ -144,7 +144,7 @@ impl Gates {
         }
     }
 
-    /// Does what `Writer::publish` does if the frontier can move, or what `Writer::control` does.
+    /// Models `Writer::publish` when the frontier can move, and `Writer::control`.
     fn publish(&self, state: &mut State, patience: Patience) {
         state.frontier = frontier_for(state);
         state.tail += 1;
@@ -152,7 +152,7 @@ impl Gates {
         self.end_if(state, patience);
     }
 
-    /// The publisher ends, with or without a record of the end.
+    /// Ends the publisher if its record was to end the stream, even if the record was refused.
     fn end_if(&self, state: &mut State, patience: Patience) {
         if patience == Patience::Ends {
             self.die(state);

@@ -67,7 +67,7 @@ pub(super) struct Gate {
     pub(super) was_free: bool,
     /// The number of the reader for which the previous publisher waited when it died.
     pub(super) was_in_force: u8,
-    /// `One::is_unheard`.
+    /// The value of `One::is_unheard`.
     pub(super) is_unheard: bool,
     /// Time for which all calls that never wait have been refused.
     pub(super) refusing: Option<u8>,

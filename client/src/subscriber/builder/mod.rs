@@ -248,8 +248,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Refuses a channel whose message schema has another number when the subscriber opens. A later publisher can give the channel another
-    /// schema, and older messages in a journal can have another one: a typed subscriber compares these too, and this one does not.
+    /// Makes opening fail if the channel's message schema has another number. Only opening makes this check. A later publisher can give the
+    /// channel another schema, and older messages in a journal can have another schema. A typed subscriber checks these schemas, too.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -271,8 +271,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Makes the subscriber return only messages with one of these tags; all messages by default. With an empty list, it returns no
-    /// messages.
+    /// Makes the subscriber return only messages with one of these tags; all messages by default. With an empty list, the subscriber
+    /// returns no messages.
     ///
     /// Other events are returned as without this option. Sequences, losses, and the figures that tools show count messages of every tag. A
     /// message that is left out costs about as much as a received one, and wakes a parked reader. A batch costs as much as single messages.
@@ -301,8 +301,8 @@ impl SubscriberBuilder {
     /// every 10 ms and only while nothing arrives. The subscriber must be allowed to open the lock file, which belongs to the publisher's
     /// user.
     ///
-    /// If the channel is a daemon's, the daemon checks the lock and informs the readers. A daemon that was down does this when it runs
-    /// again.
+    /// If the channel is a daemon's, the daemon checks the lock and informs the readers. A daemon that was down checks the lock when it
+    /// runs again.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -327,13 +327,14 @@ impl SubscriberBuilder {
     /// one.
     ///
     /// A reader reads missed messages in the journal if it is lapped and continues at the oldest message ([`Resume::Oldest`]), or if it
-    /// starts or seeks before everything in the ring. When it has caught up, it receives [`Event::Live`](crate::Event::Live), and reads the
-    /// ring again.
+    /// starts at or seeks to a message that is older than everything in the ring. When it has caught up, it receives
+    /// [`Event::Live`](crate::Event::Live), and reads the ring again.
     ///
     /// Each sequence is delivered once, or reported as missing once:
     ///
     /// - [`Event::Lost`](crate::Event::Lost), with the cause, reports sequences that the journal itself does not have.
-    /// - [`Event::Lapped`](crate::Event::Lapped) reports sequences that retention removed, or that no recorder is left to report.
+    /// - [`Event::Lapped`](crate::Event::Lapped) reports sequences that retention removed. If no recorder runs any more, it also reports
+    ///   sequences that neither the journal nor the ring has.
     ///
     /// Receiving returns [`RecvError::Stalled`](crate::RecvError::Stalled) every two seconds while the recorder makes no progress, or while
     /// it is unknown whether the journal has the next message.
@@ -403,8 +404,8 @@ impl SubscriberBuilder {
     }
 
     /// Does the same as [`conflate`](Self::conflate), but for a lag of more than `bytes` bytes of the ring. A message takes 16 bytes more
-    /// than its payload, rounded up to a multiple of 64. The measured lag can be too large by a 64th of the ring, or by 64 KiB if this is
-    /// more; in a ring below 512 KiB, by an eighth of the ring.
+    /// than its payload, rounded up to a multiple of 64. The measured lag can be too large by a 64th of the ring or 64 KiB, whichever is
+    /// more. In a ring below 512 KiB, the lag can be too large by an eighth of the ring.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -78,7 +78,8 @@ impl Host {
         }
         let mut host = self.open(charter);
         if call != Call::Open {
-            // A living daemon read the charter earlier, so it reopens nothing now.
+            // `HostCharter::open` can reopen a charter that is closing. A living daemon does not open its charter again, so the words are
+            // written back.
             self.write(charter);
         }
         match call {
