@@ -24,7 +24,7 @@ pub struct Backlog {
     /// Bytes of the first chunk that have been processed.
     read: usize,
     bytes: usize,
-    /// Messages that found no room after all deliveries in `chunks`. They become a gap.
+    /// The sequences after the last delivery in `chunks` whose messages were dropped, because the backlog was full. They become a gap.
     lost: Option<Range<u64>>,
 }
 
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// An earlier mistake: the backlog dropped its last messages, and then a session began. No gap stood for the dropped messages.
+    /// An earlier mistake: if a session began after the backlog had dropped messages, no gap was put in place of the dropped messages.
     #[test]
     fn messages_beyond_the_bound_become_a_gap_and_all_else_is_kept() {
         let (mut backlog, data) = (Backlog::default(), vec![0; 1 << 16]);

@@ -32,7 +32,7 @@ pub(super) struct Failover {
     socket: UdpSocket,
     inbox: Inbox,
     peers: Vec<SocketAddr>,
-    /// The multicast lines, as receivers hear them.
+    /// Receives the packets on the multicast lines, as receivers do.
     hearing: Hearing,
     /// Whether this egress receives the packets of peers on other hosts, and recognises which peer sent them.
     hears_others: bool,
@@ -153,8 +153,9 @@ impl Failover {
     }
 }
 
-/// Whether this egress can receive the packets of its peers and recognise their senders. It can if a peer uses one IP address for both its
-/// claims and a multicast line. The peers are assumed to be configured like this egress, so the function checks this egress's own addresses.
+/// Whether this egress can receive the packets of its peers and recognise their senders. For this, each peer must use one IP address for
+/// its claims and for a multicast line. The peers are assumed to be configured like this egress, so the function checks this egress's own
+/// addresses.
 fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
     let is_of_line = |line: &&Line| line.from.is_some_and(|from| from.ip() == bind.ip());
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))

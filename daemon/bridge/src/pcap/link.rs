@@ -97,7 +97,7 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
         None if content.ip_number == ip_number::UDP => return Err(shortage(content.incomplete, unclear)),
         None => {
             return Err(match &packet.stop_err {
-                // Extension headers that were cut off might have led to UDP.
+                // The headers were cut off. A UDP header might follow the missing extension headers.
                 Some((SliceError::Len(_), _)) => shortage(content.incomplete, unclear),
                 _ => Skipped::NotUdp,
             });

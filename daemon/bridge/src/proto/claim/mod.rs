@@ -10,8 +10,9 @@
 //! messages twice.
 //!
 //! An egress that takes over repeats the packets that might not have reached every receiver. It begins at one of two places: 64 packets
-//! before the last packet that it heard on the line, or at the next sequence that the other egress's claims state.
-//!
+//! An egress that takes over repeats the packets that might not have reached every receiver. Usually it begins 64 packets before the last
+//! packet that it heard on the line. If the other egress's claim states a later sequence than these packets, it begins at the claim's
+//! sequence.
 //! An active egress stops only if it hears a higher claim and also packets of the egress that made the claim. The claim alone is not
 //! enough, because anybody can forge one packet.
 //!
@@ -57,7 +58,7 @@ pub struct Claim {
     pub session: Session,
     /// The number of the claim. The egress with the highest number sends.
     pub claim: u64,
-    /// Everything before this sequence has been sent on all lines.
+    /// All messages before this sequence have been sent on all lines.
     pub next: u64,
     /// The egress's rank. The lowest rank takes over first.
     pub rank: u8,
@@ -324,9 +325,10 @@ impl Election {
         let oldest = self.firsts[if self.packets < APART { 0 } else { self.packets % APART }];
         match (self.packets, claimed) {
             (0, claimed) => claimed.or((self.seen > 0).then_some(self.seen)),
-            // The packets on the line are newer than the claim, unless this egress has missed packets.
+            // The claim states a sequence that is not before the last packet that arrived. So this egress might have missed packets, and
+            // begins at the claim's sequence.
             (_, Some(claimed)) if claimed >= self.seen => Some(claimed),
-            // An egress that has just started might have heard only the end of a batch. Another line might not have the beginning of this
+            // An egress that has just started might have heard only the end of a batch. Another line might lack the beginning of this
             // batch, so the claim's sequence is used if it is lower.
             (packets, Some(claimed)) if packets < APART => Some(claimed.min(oldest)),
             (_, _) => Some(oldest),

@@ -51,11 +51,11 @@ enum State {
     Suspect { until_ns: u64 },
     /// The hole is requested as soon as there is room for a request.
     Wanted,
-    /// The hole was requested, with a request that started at `first`.
+    /// A request for messages from the sequence `first` on was sent, and is not answered yet.
     Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
     /// A server holds the messages but is not allowed to send them yet. They are not requested again before `until_ns`.
     Deferred { until_ns: u64 },
-    /// Given up.
+    /// The messages of the hole were given up.
     Expired,
 }
 
@@ -109,8 +109,8 @@ pub struct Gaps {
     servers: [Server; MAX_SERVERS],
     /// The sequence before which all messages have been shown to exist.
     shown: u64,
-    /// A copy of a request. It went to a server that is down or doubted, in order to test this server. The request itself went to another
-    /// server.
+    /// A copy of a request, to be sent next to a server that is down or doubted. The copy tests this server. The request itself goes to
+    /// another server.
     probe: Option<Ask>,
     /// No wait of any hole ends before this time.
     due_ns: u64,

@@ -30,7 +30,8 @@ const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
 /// The tolerance for late requests, in nanoseconds. A receiver might send a request just before a repair for all receivers reaches it. That
 /// request arrives at most one round trip plus this tolerance after the repair was sent.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
-/// After this many first requests, their counts are halved.
+/// When the number of ranges that were answered to one receiver reaches this limit, the counts of the recent ranges are halved. So older
+/// ranges count less.
 const REMEMBERED: u32 = 16;
 /// If a second receiver requested at least one in this many of the recent ranges, the server sends even first answers to all receivers.
 const SHARED: u32 = 4;

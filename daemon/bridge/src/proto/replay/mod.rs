@@ -356,8 +356,8 @@ impl Replay {
     fn afford(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> Result<(), Refusal> {
         let rate = match place {
             Place::Ring => self.global_rate,
-            // Half of the burst is for messages in the ring. Old messages are not urgent: they are sent evenly, so that live packets do not
-            // wait for them on the link.
+            // Old messages can use at most half of the burst. The other half is for messages in the ring. Old messages are not urgent: they
+            // are sent evenly, so that live packets do not wait for them on the link.
             Place::Shelf | Place::Disk | Place::Busy => {
                 let evenly = self.global_rate.per_second / PAST_BURST_SHARE;
                 Rate { burst: evenly.min(self.global_rate.burst / 2), ..self.global_rate }
