@@ -21,7 +21,7 @@ const END: u8 = 3;
 #[derive(Debug, Default)]
 pub struct Backlog {
     chunks: VecDeque<Vec<u8>>,
-    /// Bytes of the first chunk that have been processed.
+    /// The number of bytes of the first chunk that [`pop`](Self::pop) has removed.
     read: usize,
     bytes: usize,
     /// The sequences after the last delivery in `chunks` whose messages were dropped, because the backlog was full. They become a gap.

@@ -43,7 +43,7 @@ struct Held {
     tried: Instant,
 }
 
-/// The messages of a local channel.
+/// Counts of the messages of a local channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LocalCounts {
     /// Messages published.

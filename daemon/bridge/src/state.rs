@@ -164,7 +164,7 @@ fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.len() > 0 && !(0..=BEGIN).any(|slot| has_magic(&file, slot)) {
         return Err(io::Error::other("it is no state file"));
     }
-    // The bridge before can hold the lock for a moment longer, and so can a child that this process has just forked.
+    // An earlier bridge can hold the lock for a moment longer. So can a child that this process has just forked.
     let until = Instant::now() + LOCK_PATIENCE;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -36,7 +36,7 @@ impl Egress {
                     return Ok(());
                 }
                 let socket = open_connected(line, marks, &send, &mut refusals)?;
-                // An egress that can stand by also listens to the line.
+                // An egress with the role `auto` also receives the packets of its peers on the line.
                 if send.role == SendRole::Auto {
                     shared.ears.give(at, open_line(line, EARS, &mut refusals)?);
                 }

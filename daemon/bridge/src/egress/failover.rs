@@ -26,7 +26,7 @@ const BUFFER_BYTES: usize = 4 << 20;
 /// The settings of the sockets that receive claims and the packets of lines.
 pub(super) const EARS: Tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
 
-/// The election, and the sockets that it listens to.
+/// The election among the egresses of a stream, and the sockets that receive the claims and packets of the others.
 pub(super) struct Failover {
     pub(super) election: Election,
     socket: UdpSocket,
@@ -96,7 +96,7 @@ impl Failover {
         opened.into_iter().for_each(|(at, socket)| self.hearing.renew(at, socket));
     }
 
-    /// The role, as the counters show it.
+    /// Returns the role of this egress as the number that the counters show.
     pub(super) fn role(&self) -> u64 {
         match self.election.role() {
             Role::Listen => 1,

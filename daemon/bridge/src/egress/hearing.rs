@@ -54,7 +54,7 @@ impl Hearing {
         Ok(Hearing { lines: Vec::new(), codec, keys, is_sealed, takes_open, own })
     }
 
-    /// Returns the multicast lines of the spec with their numbers. Other lines cannot be received here.
+    /// Returns the multicast lines of the spec with their numbers. This host cannot receive the packets of the unicast lines.
     pub(super) fn lines_of(spec: &BridgeSpec) -> impl Iterator<Item = (usize, &LineSpec)> {
         spec.lines.iter().enumerate().filter(|(_, line)| line.group.ip().is_multicast())
     }

@@ -165,7 +165,7 @@ counters! {
     pub struct LineCounters {
         /// Valid packets of our session.
         packets,
-        /// Messages that arrived on this line before any other line.
+        /// Messages that arrived on this line before they arrived on any other line.
         messages_first: counter "line_first_messages_total",
         /// Messages of the line that had already arrived.
         messages_duplicate: counter "line_duplicate_messages_total",
@@ -319,17 +319,17 @@ pub enum Refusal {
     /// None of the messages asked for has been published yet.
     #[error("the messages are not published yet")]
     NotYet,
-    /// Requests for messages that the ring has overwritten and that no journal has.
+    /// The ring has overwritten the messages, and no journal has them.
     #[error("the messages are no longer held")]
     Gone,
-    /// Requests from a source that has not proved its address, if a reply with a message would be over three times as long as the request.
+    /// The source has not proved its address, and a reply with a message would be over three times as long as the request.
     #[error("the source must first prove its address")]
     Unproved,
-    /// Requests whose messages belong to the journal but cannot be read yet. Either the disk is busy, or the recorder has not written the
-    /// messages yet.
+    /// The messages belong to the journal but cannot be read yet. Either the disk is busy, or the recorder has not written the messages
+    /// yet.
     #[error("the journal is read as fast as the disk allows")]
     JournalBusy,
-    /// Requests whose messages are already on their way to all receivers in a repair.
+    /// The messages are already on their way to all receivers in a repair.
     #[error("a repair for all receivers is on its way")]
     OnItsWay,
 }

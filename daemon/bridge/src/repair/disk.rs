@@ -47,7 +47,7 @@ impl Disk {
                 let _ = other.send(&[0]);
             }
         };
-        // A read of the disk can take long, and nothing waits for the thread's end.
+        // The handle is dropped, because nothing waits for the thread's end: a read of the disk can take long.
         drop(spawn("bridge-journal", None, work)?);
         Ok(Disk { orders, answers: told, bell })
     }

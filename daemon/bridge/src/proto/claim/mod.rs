@@ -229,7 +229,7 @@ impl Election {
         match self.role {
             Role::Active if !hears && claims >= CLAIMS => self.yield_to(&other, claim.next),
             Role::Active => {}
-            // An egress on the publisher's host does not wait for a mirror.
+            // The other egress is on a mirror. An egress on the publisher's host does not wait for a mirror, and takes over immediately.
             Role::Listen if other.is_mirror && !self.is_mirror => self.take(now_ns),
             Role::Listen | Role::Standby => self.stand_by(&other),
         }

@@ -16,10 +16,11 @@
 //!
 //! - A claim rests on one packet, which anybody can forge. The messages of a claim are requested. A claim never expires, however old it is,
 //!   and is removed when another packet contradicts it.
-//! - A hole is shown once its messages surely exist, because two packets or a server had later messages.
+//! - A hole is shown once its messages surely exist. Usually two packets, or one answer of a server, have the same or later messages.
 //!
-//! The receiver maintains an invariant: holes are sorted and never overlap, and each message from the next one to deliver up to the horizon
-//! is in a hole or in the store. This module handles no data, sessions or deliveries.
+//! The horizon is the sequence after the last message that is believed to be published. The receiver maintains an invariant: holes are
+//! sorted and never overlap, and each message from the next one to deliver up to the horizon is in a hole or in the store. This module
+//! handles no data, sessions or deliveries.
 
 mod config;
 mod evidence;

@@ -72,7 +72,7 @@ pub(super) struct Pace {
 
 impl Receiver {
     // Returns whether a packet that ends at `end` is accepted. One wrong packet must not make a receiver request a feed that does not
-    // exist, so a long jump needs witnesses.
+    // exist, so a long jump is accepted only if several packets agree.
     pub(super) fn is_plausible(&mut self, now_ns: u64, end: u64) -> bool {
         let believed = self.config.max_jump.max(self.pace.messages);
         if end <= self.horizon.saturating_add(believed) {
