@@ -24,7 +24,8 @@ pub struct Backlog {
     /// The number of bytes of the first chunk that [`pop`](Self::pop) has removed.
     read: usize,
     bytes: usize,
-    /// The sequences after the last delivery in `chunks` whose messages were dropped, because the backlog was full. They become a gap.
+    /// The range of the messages that were dropped after the last delivery in `chunks`, because the backlog was full. The range becomes a
+    /// gap.
     lost: Option<Range<u64>>,
 }
 

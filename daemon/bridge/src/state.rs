@@ -66,7 +66,7 @@ impl StateFile {
         Ok((state, newest.map(|(_, progress)| progress)))
     }
 
-    /// Whether the file has a state file's slots, and no complete record.
+    /// Whether the file has the slots of a state file, but no complete record.
     pub(super) fn is_damaged(&self) -> bool {
         self.number == 0 && self.file.metadata().is_ok_and(|file| file.len() > 0)
     }

@@ -26,7 +26,7 @@ const BUFFER_BYTES: usize = 4 << 20;
 /// The settings of the sockets that receive claims and the packets of lines.
 pub(super) const EARS: Tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
 
-/// The election among the egresses of a stream, and the sockets that receive the claims and packets of the others.
+/// The election among the egresses of a stream, and the sockets that receive the claims and packets of the peers.
 pub(super) struct Failover {
     pub(super) election: Election,
     socket: UdpSocket,

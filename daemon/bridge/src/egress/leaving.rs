@@ -22,7 +22,7 @@ impl Live {
         if let Some(Leaving::Sends { until }) = self.leaving
             && (!has_found || self.outlet.sender.next() >= until)
         {
-            // Another bridge sends the messages that are published from now on.
+            // Stop reading the ring: another bridge sends the messages that are published from now on.
             self.subscriber = None;
             self.leaving = Some(Leaving::Serves { since_ns: self.outlet.clock.now_ns() });
         }

@@ -255,7 +255,7 @@ impl Outlet {
         }
     }
 
-    /// If a pulse is due, sends it. A pulse is a packet with the sender's state, which native lines also send while messages flow.
+    /// If a pulse is due, sends it. A pulse is a packet with the sender's state. Native lines send pulses even while messages flow.
     pub(super) fn send_pulse(&mut self, now_ns: u64) {
         if self.native.is_some() {
             self.send_idle(now_ns);

@@ -95,7 +95,7 @@ impl Port {
 
     #[cold]
     fn merge(&self, is_wanted: bool) {
-        // A kernel that cannot merge packets was noted as a refusal at the start.
+        // If the kernel cannot merge packets, the bridge has noted this as a refusal at its start.
         let _ = datagrams::merge(&self.socket, is_wanted);
     }
 

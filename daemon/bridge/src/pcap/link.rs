@@ -115,7 +115,7 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
     Ok((source, SocketAddr::new(destination, udp.destination_port()), udp.payload()))
 }
 
-// If the IP header says that more bytes were sent than there are, the packet was cut off, even if the capture says that the frame is
+// If the IP header gives a greater length than the captured bytes have, the packet was cut off, even if the capture says that the frame is
 // complete.
 fn shortage(incomplete: bool, unclear: Skipped) -> Skipped {
     if incomplete { Skipped::Truncated } else { unclear }

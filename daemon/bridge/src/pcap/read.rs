@@ -311,7 +311,7 @@ fn u32_at(bytes: &[u8], at: usize, is_big_endian: bool) -> u32 {
 
 fn interface_of(header: &PcapHeader) -> Interface {
     let ticks_per_second = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
-    // The upper bits of the field describe checksums after the frames.
+    // The upper bits of the field describe checksums after the frames, and are not part of the link type.
     let link_type = header.network.0 & 0xFFFF;
     Interface { link_type, ticks_per_second, offset_s: 0 }
 }

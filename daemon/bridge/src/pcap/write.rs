@@ -239,7 +239,8 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
             counter.fetch_add(1, Ordering::Relaxed);
             let _ = shared.free.push(slot);
         }
-        // Another program might be reading the file already. If this process is killed, the captured packets should be in the file.
+        // Write the buffered packets when no packet waits. Another program might be reading the file, and the captured packets should be in
+        // the file if this process is killed.
         if !any && result.is_ok() {
             result = out.flush();
         }

@@ -193,8 +193,8 @@ counters! {
         held: counter "server_held_total",
         /// Smoothed round trip in nanoseconds; 0 before the first one.
         rtt_ns,
-        /// 1 while the server is down, and otherwise 0. A server is down if it has sent nothing for some time. The code that shows the
-        /// counters sets this.
+        /// 1 while the server is down, and otherwise 0. A server is down if it has left several requests unanswered and has sent nothing
+        /// for some time. The code that shows the counters sets this value.
         down: gauge "server_down",
     }
 }

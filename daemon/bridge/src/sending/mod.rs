@@ -37,7 +37,7 @@ pub(super) struct Sending {
     /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
     /// The name of the session that is sent: eight bytes in the first word, and two in the second. During a change of the session, a reader
-    /// can get one word of each session. These two words are the name of no session.
+    /// can get one word of each session, and so a name that neither session has.
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last message that is being sent. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,
@@ -152,7 +152,7 @@ impl Sending {
     }
 
     /// Returns the session that is sent, and the sequence after the last sent message. `change` is the number of the sending thread's
-    /// change to the caller's ring. Returns `None` if the sending thread has changed to another ring since, or is changing now.
+    /// change to the caller's ring. Returns `None` if the sending thread has left the caller's ring for another ring.
     pub(super) fn feed(&self, change: u64) -> Option<(Session, u64)> {
         let feed = (self.session(), self.next.load(Ordering::Acquire));
         // SYNC POINT: feed-change.

@@ -342,7 +342,7 @@ impl Election {
         if self.role != Role::Active && (now_ns >= self.take_due_ns() || is_ordered && is_known) {
             match self.role {
                 Role::Listen if self.better && !is_ordered => {
-                    // Another egress has also just started and takes precedence. It has some time to take over.
+                    // Another egress has also just started and takes precedence. This egress gives it some time to take over.
                     (self.role, self.started_ns, self.better) = (Role::Standby, now_ns, false);
                 }
                 _ => self.take(now_ns),
@@ -358,7 +358,7 @@ impl Election {
             (Role::Active, ..) => u64::MAX,
             (Role::Listen, ..) => self.started_ns + 3 * takeover_ns,
             (_, Some(other), line_ns) => {
-                // Packets on the line also prove that an egress with claims is alive.
+                // The packets on the line also show that the egress that sends claims is alive.
                 let heard_ns = other.heard_ns.max(line_ns.unwrap_or(0));
                 heard_ns + patience_ns
             }

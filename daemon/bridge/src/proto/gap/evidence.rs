@@ -4,8 +4,8 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// If the wait for a claim's next request was doubled more often than this when another packet confirms the messages, the wait ends early.
-/// A claim is a hole whose messages only one packet has announced. Each failed request for a claim doubles the wait for the next request.
+/// The number of doublings above which the wait for a claim's next request can end early. A claim is a hole whose messages only one packet
+/// has announced. Each failed request for a claim doubles the wait. The wait ends early when another packet confirms the messages.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {

@@ -42,8 +42,8 @@ use turn::Turn;
 use super::MAX_SERVERS;
 use super::counters::ReceiverCounters;
 
-/// The limit of unanswered requests to a server that has not answered yet, or does not answer any more. A server that answers gets a higher
-/// limit.
+/// The first limit of unanswered requests. The limit grows with each answer, and falls back to this number if a server does not answer any
+/// more.
 const FIRST_WINDOW: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ struct Hole {
     attempts: u32,
     /// The number of times that the wait for an answer was doubled.
     doublings: u32,
-    /// Servers ignored this number of requests for the hole, although they answered other requests meanwhile.
+    /// The number of requests for the hole that a server did not answer, although the server sent other datagrams meanwhile.
     ignored: u32,
     last_server: usize,
     /// One bit per server. A bit is set when the server first says that it no longer holds the messages. When the server says so again, its
@@ -214,7 +214,7 @@ impl Gaps {
         counters.totals.gap_messages = counters.totals.gap_messages.saturating_add(end - first);
         let (crowded, shown) = (self.is_crowded(), self.shown);
         if let Some(last) = self.holes.back_mut().filter(|last| last.end == first) {
-            // One hole grows, so that each further packet does not add another hole.
+            // Let the last hole grow. Otherwise each further packet would add another hole.
             if last.end > shown && last.is_fresh() {
                 last.end = end;
                 return;

@@ -241,7 +241,8 @@ impl Assembler {
         (assembly.sequence, assembly.meta) = (sequence, fragment.meta);
         assembly.bytes.resize(total, 0);
         assembly.part_bytes = 0;
-        // If the whole message was requested, the answer has as many fragments as an answer can have.
+        // Assume that the whole message was requested. Then the answer has as many fragments as an answer can have, or all fragments of the
+        // message.
         assembly.asked_from = 0;
         assembly.asked_bytes = fragment.data.len().saturating_mul(MAX_PARTS).min(total) as u32;
         Some(self.insert(assembly))

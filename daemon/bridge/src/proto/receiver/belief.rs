@@ -24,7 +24,7 @@ const JUMP_NS: u64 = MILLISECOND_NS;
 const CONTRADICTIONS: u32 = 4;
 /// If a line has repeated a claim for this time and sent nothing else, the claim is believed. The unit is nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
-/// An announced end of the session is believed if it arrives from two lines or servers, or if it arrives again after this time, in
+/// An announced end of the session is believed in two cases: it arrives from two lines or servers, or it arrives again after this time, in
 /// nanoseconds. An earlier repetition might be a copy of the same packet.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
 /// An announced end of the session is also believed after this many packets with the same end, even if these packets arrive together. The

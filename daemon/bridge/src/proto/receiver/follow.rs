@@ -2,10 +2,10 @@
 //!
 //! | the followed session | another session | when the receiver follows the other session |
 //! |---|---|---|
-//! | there is none yet | any that fits | at its first packet |
+//! | there is none yet | any that [`Follow`] allows | at its first packet |
 //! | alive | a higher epoch of the same channel | after three packets, the last at least 10 ms and at most a second after the first |
 //! | alive | any other | never: its packets are dropped and counted |
-//! | silent, or ended | any that fits (on native lines, only of the same channel) | after three packets |
+//! | silent, or ended | any that [`Follow`] allows (on native lines, only of the same channel) | after three packets |
 //!
 //! On native lines, a session with another tag belongs to another channel, except in a mirror of a feed of another make. The receiver must
 //! not mix the messages of two channels. So the receiver never follows a session with another tag, even if the followed session is silent.

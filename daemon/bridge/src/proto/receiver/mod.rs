@@ -365,7 +365,7 @@ impl Receiver {
         filled
     }
 
-    // Notes that everything before `sequence` has been published. Messages before it that have not arrived become a hole.
+    // Notes that all messages before `sequence` have been published. Those that have not arrived become a hole.
     fn raise_horizon(&mut self, now_ns: u64, sequence: u64) {
         if sequence > self.horizon {
             self.gaps.extend(now_ns, self.horizon, sequence, &mut self.counters);
@@ -396,7 +396,8 @@ impl Receiver {
         }
     }
 
-    // Delivers stored runs and given-up holes as long as one of them is next. Each iteration consumes one.
+    // Delivers stored runs, and reports holes that were given up as gaps, as long as the next message is in such a run or hole. Each
+    // iteration removes the run or the holes, so the loop ends.
     fn advance(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         loop {
             if let Some(run) = self.store.take_ready(self.next) {

@@ -75,8 +75,8 @@ impl Receiver {
         self.gaps.note_drop();
     }
 
-    // Notes a server's packet with messages. Returns whether it was requested. Some servers label every packet of a long answer with the
-    // first packet's sequence. Of such an answer, only the first packet has the right sequence.
+    // Notes a server's packet with messages. Returns whether its first message is missing here. Some servers label every packet of a long
+    // answer with the first packet's sequence. Of such an answer, only the first packet has the right sequence.
     pub(super) fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) -> bool {
         if let Some(counters) = self.counters.servers.get_mut(server) {
             counters.packets += 1;

@@ -450,7 +450,7 @@ impl Replay {
         (self.config.announce && is_promised).then_some(later)
     }
 
-    // If the replies since `before` were read from the journal, counts them as the journal's.
+    // If the replies since `before` were read from the journal, adds them to the counters of the journal.
     fn note_place(&mut self, before: &ReplayTotals, place: Place) {
         let counters = &mut self.counters;
         if place == Place::Shelf {

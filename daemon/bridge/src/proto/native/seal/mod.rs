@@ -146,7 +146,7 @@ impl Sealer {
 pub enum Unopened {
     /// The packet is damaged.
     Malformed(Malformed),
-    /// A packet with this number was already accepted, or the number is so old that this is no longer known.
+    /// A packet with this number was already accepted, or might have been: very old numbers are not remembered.
     Replayed,
     /// The seal does not match. The packet is forged or damaged.
     Forged,
