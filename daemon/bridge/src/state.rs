@@ -46,7 +46,7 @@ pub(super) struct StateFile {
     path: PathBuf,
     file: File,
     number: u64,
-    /// The content of the third slot.
+    /// The content of the third slot: the session, and the sequence of its first message.
     begun: Option<Progress>,
     /// The number of times that the file was created again.
     renewed: u64,
@@ -155,7 +155,7 @@ impl StateFile {
 
 /// The longest wait for the lock of a state file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-/// The pause between two attempts to lock it.
+/// The pause between two attempts to lock a state file.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 fn open(path: &Path) -> io::Result<File> {

@@ -22,7 +22,7 @@ const FARTHEST_TICKS: u64 = (1 << 47) - (1 << 44);
 /// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this number of times.
 const READINGS: usize = 8;
 
-/// One moment on both clocks.
+/// One moment, in the time of a ring's clock and in the time of the wall clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     clock: Clock,
@@ -31,7 +31,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Reads both clocks.
+    /// Reads a ring's clock and the wall clock at the same moment.
     pub fn now(clock: Clock) -> Moment {
         let read = |_| {
             let (before, wall_ns, after) = (clock.now(), wall_ns(), clock.now());

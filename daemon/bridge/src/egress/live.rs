@@ -60,7 +60,7 @@ impl CatchUp {
 pub(super) enum Leaving {
     /// The egress was told to leave. It still sends the messages that were published before the order.
     Sends { until: u64 },
-    /// The egress has served repairs since this time.
+    /// The egress has sent all messages that were published before the order. Since this time, it only serves repairs.
     Serves { since_ns: u64 },
 }
 

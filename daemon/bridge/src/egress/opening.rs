@@ -32,7 +32,7 @@ pub(super) struct Feeds {
     /// The profile and the lines of the first feed. Receivers with a lease get this feed.
     pub(super) profile: Profile,
     pub(super) lines: Vec<Line>,
-    /// The lines of the other profile, if there are any.
+    /// The lines of the second feed, which has the other profile. Empty if there is only one feed.
     pub(super) others: Vec<Line>,
     /// The link over which the packets are sent, if its speed is known.
     pub(super) link: Option<Link>,

@@ -11,15 +11,15 @@ use crate::table::Table;
 counters! {
     /// Datagrams that were dropped because they are malformed, with a counter for each reason.
     pub struct MalformedCounters {
-        /// Shorter than the header.
+        /// Datagrams that are shorter than the header.
         too_short: counter "malformed_datagrams_total" { reason = "too-short" },
-        /// Sequence 0.
+        /// Datagrams with the sequence 0. Sequences start at 1.
         sequence_zero: counter "malformed_datagrams_total" { reason = "sequence-zero" },
-        /// Sequence plus count is greater than 2^64.
+        /// Datagrams whose sequence plus count does not fit into 64 bits.
         sequence_overflow: counter "malformed_datagrams_total" { reason = "sequence-overflow" },
-        /// A message reaches past the end.
+        /// Datagrams in which a message reaches past the end.
         truncated: counter "malformed_datagrams_total" { reason = "truncated" },
-        /// Bytes are left after the last message.
+        /// Datagrams in which bytes are left after the last message.
         trailing_bytes: counter "malformed_datagrams_total" { reason = "trailing-bytes" },
         /// Requests that are not 20 bytes long.
         request_length: counter "malformed_datagrams_total" { reason = "request-length" },

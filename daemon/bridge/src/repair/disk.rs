@@ -33,8 +33,8 @@ impl Disk {
         let mut fetch = move |sequence| {
             work.fetch(sequence).unwrap_or_else(|_| {
                 work.reader = None;
-                // The error can be temporary, for example because the journal's file system is not mounted. So the journal is opened again
-                // for the next order.
+                // The error can be temporary, for example because the journal's file system is not mounted. So the next order opens another
+                // reader.
                 Fetched::Failed
             })
         };
@@ -53,7 +53,7 @@ impl Disk {
         Ok(Disk { orders, answers: told, bell })
     }
 
-    /// Orders the block that begins with `sequence`.
+    /// Orders the disk thread to read the block that begins with `sequence`.
     pub(super) fn order(&self, sequence: u64) {
         // If the disk thread has died, the next answer reports this.
         let _ = self.orders.send(sequence);

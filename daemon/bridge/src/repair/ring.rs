@@ -6,7 +6,7 @@ use crate::proto::replay::Piece;
 use crate::proto::wire::Meta;
 use crate::times::Moment;
 
-/// The place of a message.
+/// The place from which a message can be read.
 pub(super) enum Place {
     /// The ring has the message, or will have it.
     Here,

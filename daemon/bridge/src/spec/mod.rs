@@ -148,7 +148,7 @@ pub enum LinkSpeed {
     Auto,
     /// The speed is not known, and packets are not limited.
     None,
-    /// This speed.
+    /// The link has this speed.
     Of(Link),
 }
 

@@ -332,7 +332,7 @@ pub struct RepairCounters {
     pub journal: JournalStatus,
     /// Requests that were not answered with messages.
     pub refused: RefusedCounters,
-    /// Leases.
+    /// The counters of the lease server.
     pub leases: LeaseCounters,
 }
 

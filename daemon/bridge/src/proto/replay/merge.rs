@@ -7,11 +7,11 @@
 //!    └──┴────────────────────────────────────────────┘
 //! ```
 //! The first request for a range is answered immediately, and only to its receiver. If a second receiver soon asks for the same range, the
-//! loss affects several receivers, and the answer is sent to all. If that happened to many recent ranges, even the first answer to a range
-//! is sent to all receivers. A receiver that misses such an answer asks again, and gets an answer of its own.
+//! loss affects several receivers, and the answer is sent to all. If second receivers have asked for many recent ranges, even the first
+//! answer to a range is sent to all receivers. A receiver that misses such an answer asks again, and gets an answer of its own.
 //!
 //! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards,
-//! the server sends each repair to all receivers, so that the same rate serves more of them.
+//! the server sends each repair to all receivers, so that the same rate serves more receivers.
 
 use std::net::SocketAddr;
 

@@ -91,7 +91,7 @@ impl fmt::Debug for Sealer {
 }
 
 impl Sealer {
-    /// Makes a sender without a key. `sender` must be random.
+    /// Makes a sealer without a key, which numbers packets but does not seal them. `sender` must be random.
     pub fn new(sender: u64, is_receiver: bool) -> Sealer {
         Sealer {
             numbers: Numbers::new(sender, is_receiver),
