@@ -141,7 +141,7 @@ impl OriginTimes {
     }
 
     /// Notes the clock of the ring that messages are published into. If any error of the clocks is accepted, begins to keep the times of
-    /// publication now. The first messages arrive before the first pulse (a packet with the sender's clock error).
+    /// publication now, because the first messages arrive before the first pulse (a packet with the sender's clock error).
     pub(crate) fn begin(&mut self, clock: Clock) {
         match self.moment {
             Some(moment) => self.moment = Some(moment.on(clock)),

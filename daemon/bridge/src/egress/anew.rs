@@ -12,7 +12,7 @@ use std::net::UdpSocket;
 
 impl Egress {
     /// Starts the thread that watches the interfaces of the lines, if there is a line to watch. `requests` is the socket of the repair
-    /// server. The server also sends the repairs to all receivers from this socket.
+    /// server. From this socket, the server also sends the repairs for all receivers.
     pub(super) fn watch(
         &mut self,
         spec: &BridgeSpec,

@@ -214,8 +214,8 @@ pub struct ReceiveSpec {
     /// The time for which the bridge waits before it requests a message that seems to be lost, in microseconds; 50 by default. The message
     /// might only be late.
     pub hold_us: u64,
-    /// The sequence to begin with if there is no session to resume. The bridge requests messages from this sequence on that were sent
-    /// earlier. `None` means the first message that the bridge receives.
+    /// The sequence to begin with if there is no session to resume. If messages from this sequence on were sent before the bridge started,
+    /// the bridge requests them. `None` means the first message that the bridge receives.
     pub from: Option<u64>,
     /// The sources from which packets are accepted on the lines, such as `10.0.0.1` or `10.1.0.0/16`. If the list is empty, a line accepts
     /// only the packets of the first source that sends on it, until that source falls silent.

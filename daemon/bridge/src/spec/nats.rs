@@ -128,7 +128,7 @@ impl NatsSpec {
         account.map(Some).map_err(|why| format!("account {}: {why}", self.shown_account_file()))
     }
 
-    /// Returns the path of the account's file, in the form for errors. A path without a directory is not shown, because the user might have
+    /// Returns the path of the account's file, as errors show it. A path without a directory is not shown, because the user might have
     /// written the account itself in place of a path.
     pub fn shown_account_file(&self) -> String {
         let Some(file) = &self.account else { return String::new() };

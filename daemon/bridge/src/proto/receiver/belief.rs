@@ -27,8 +27,8 @@ const REPEATED_NS: u64 = SECOND_NS;
 /// An announced end of the session is believed in two cases: it arrives from two lines or servers, or it arrives again after this time, in
 /// nanoseconds. An earlier repetition might be a copy of the same packet.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
-/// An announced end of the session is also believed after this many packets with the same end, even if these packets arrive together. The
-/// network never makes so many copies of one packet.
+/// An announced end of the session is also believed after this many packets with the same end, even if these packets arrive together. A
+/// network is not expected to make so many copies of one packet.
 const ENDS: u32 = 3;
 /// A jump over N messages is plausible if the feed delivered at least N messages in the last period of this length, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;

@@ -12,8 +12,8 @@
 //! proved address to wait. Without this answer, the source would think that its request was lost.
 //!
 //! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for
-//! such messages after the disk has been read. A burst of such answers is at most what the rate allows in two milliseconds. The rest of the
-//! rate is for messages in the ring.
+//! such messages after the disk has been read. A burst of such answers is at most what the rate allows in two milliseconds, and at most
+//! half of the server's burst. The other half is for messages in the ring.
 
 mod held;
 mod merge;
