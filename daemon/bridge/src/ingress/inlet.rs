@@ -137,7 +137,7 @@ impl Inlet {
         }
     }
 
-    /// Whether the channel is closed, and no error prevents that it is opened. If so, orders the maker to open the channel.
+    /// Whether the channel is closed without an error. If so, orders the maker to open the channel.
     #[inline]
     fn is_closed(&mut self) -> bool {
         let is_closed = self.local.publisher.is_none() && self.local.error.is_none();

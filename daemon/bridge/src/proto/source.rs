@@ -131,8 +131,8 @@ impl SourceLock {
     }
 
     // Handles a packet of a source to which the line is not locked. Stores the packet if it continues the source's earlier packets, or
-    // begins at or before `due`. Returns whether the line can change to this source: the source has sent enough packets in order, and has reached
-    // `due`.
+    // begins at or before `due`. Returns whether the line can change to this source: the source has sent enough packets in order, and has
+    // reached `due`.
     fn goes_on(&mut self, source: IpAddr, (head, datagram): (&Head, &[u8]), due: u64) -> bool {
         let (end, is_copy) = (head.end(), head.sequence <= due);
         let known = self.rival.as_mut().filter(|rival| rival.source == source);
