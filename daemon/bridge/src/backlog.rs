@@ -21,10 +21,11 @@ const END: u8 = 3;
 #[derive(Debug, Default)]
 pub struct Backlog {
     chunks: VecDeque<Vec<u8>>,
-    /// Bytes of the first chunk that have been processed.
+    /// The number of bytes of the first chunk that [`pop`](Self::pop) has removed.
     read: usize,
     bytes: usize,
-    /// Messages that found no room after all deliveries in `chunks`. They become a gap.
+    /// The range of the messages that were dropped after the last delivery in `chunks`, because the backlog was full. The range becomes a
+    /// gap.
     lost: Option<Range<u64>>,
 }
 
@@ -162,7 +163,7 @@ mod tests {
         }
     }
 
-    /// An earlier mistake: the backlog dropped its last messages, and then a session began. No gap stood for the dropped messages.
+    /// An earlier mistake: if a session began after the backlog had dropped messages, no gap was put in place of the dropped messages.
     #[test]
     fn messages_beyond_the_bound_become_a_gap_and_all_else_is_kept() {
         let (mut backlog, data) = (Backlog::default(), vec![0; 1 << 16]);

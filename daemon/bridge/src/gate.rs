@@ -18,7 +18,8 @@ pub struct GateWait {
 }
 
 impl GateWait {
-    /// Notes that an attempt to attach has failed. The bridge can wait without limit for a channel that does not exist.
+    /// Notes that an attempt to attach has failed. Only refusals of the gate count: for a channel that does not exist, the bridge can wait
+    /// without limit.
     ///
     /// # Errors
     /// The reason of the refusal, once the gate has been refused for two seconds. The bridge's owner then reports the reason, and restarts

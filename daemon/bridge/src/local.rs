@@ -10,16 +10,15 @@ use super::times::OriginTimes;
 
 /// For this long, a delivery that a gate holds up is tried again every [`SOON`]. After that, it is tried again every [`LATER`].
 const IMPATIENT_FOR: Duration = Duration::from_millis(2);
-/// The shorter time between two tries.
+/// The time between two tries of a delivery that a gate has held up for a short time.
 const SOON: Duration = Duration::from_micros(100);
-/// The longer time between two tries.
+/// The time between two tries of a delivery that a gate has held up for longer.
 const LATER: Duration = Duration::from_millis(1);
 
 /// The local channel of a receiving end.
 ///
 /// No call waits for a gate of the channel. If a gate holds up a delivery, the call returns false and changes nothing. The caller keeps the
-/// delivery, and makes the same call again later. If a gate is configured to drop a reader that is too slow, it also drops this reader
-/// here.
+/// delivery, and makes the same call again later. A gate that is configured to drop slow readers drops them here, too.
 #[derive(Debug)]
 pub struct Local {
     /// The channel's publisher; `None` between the end of a session and the beginning of the next one.
@@ -38,13 +37,13 @@ pub struct Local {
 #[derive(Debug, Clone, Copy)]
 struct Held {
     gate: GateName,
-    /// The time since which no delivery has passed.
+    /// The time of the first try that failed. No delivery has passed since then.
     since: Instant,
     /// The time of the last try.
     tried: Instant,
 }
 
-/// The messages of a local channel.
+/// Counts of the messages of a local channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LocalCounts {
     /// Messages published.
@@ -116,7 +115,7 @@ impl Local {
         is_told
     }
 
-    /// Reports the session to readers, unless it is the one that the channel has. Returns false if a gate holds the report up.
+    /// Reports the session to readers, unless the channel already has this session. Returns false if a gate holds the report up.
     #[cold]
     #[must_use]
     pub fn session(&mut self, session: Session) -> bool {
@@ -150,7 +149,8 @@ impl Local {
         self.held.map(|held| (held.gate, held.since.elapsed()))
     }
 
-    /// Whether [`try_again_after`](Self::try_again_after) has passed since a gate held up a delivery. True if no gate holds up a delivery.
+    /// Whether the delivery that a gate holds up should be tried again now: [`try_again_after`](Self::try_again_after) has passed since the
+    /// last try. True if no gate holds up a delivery.
     pub fn is_try_due(&self) -> bool {
         self.held.is_none_or(|held| held.tried.elapsed() >= self.try_again_after())
     }
@@ -177,7 +177,7 @@ impl Local {
     }
 
     /// Notes an error of the publisher. Returns false if a gate holds the delivery up. After any other error the channel accepts no more
-    /// messages: another publisher took the channel, or its sequences are used up.
+    /// messages: another publisher took the channel, or the channel's sequences are used up.
     ///
     /// An earlier mistake: a gate that refused one message ended the bridge, and so the streams of all readers.
     #[cold]
@@ -194,7 +194,7 @@ impl Local {
     }
 }
 
-/// A bridge that ends does not end the stream: the stream goes on at its source, and the next bridge continues it.
+/// Leaves the stream open when the bridge ends, because the stream goes on at its source, and the next bridge continues it.
 impl Drop for Local {
     fn drop(&mut self) {
         self.leave();

@@ -60,7 +60,7 @@ impl Keys {
     }
 }
 
-/// Reads a keys file. The file must belong to root or to this user, and must not be readable by anybody else.
+/// Reads a keys file. The file must belong to root or to this user, and must not be readable or writable by anybody else.
 ///
 /// # Errors
 /// [`BridgeError::Keys`].

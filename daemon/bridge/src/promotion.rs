@@ -20,8 +20,8 @@ use super::thread::wall_ns;
 /// The number of sequences that a promotion skips.
 const FURTHER: u64 = 1 << 32;
 
-/// A journal notes a reserve: publishers are allowed to use the sequences up to the reserve, and no higher ones until the journal notes a
-/// higher reserve. Returns the reserve that must be noted before the channel continues at `next`.
+/// Returns the reserve that a journal must note before the channel continues at `next`. Publishers are allowed to use the sequences up to
+/// the reserve. They can use higher sequences only after the journal has noted a higher reserve.
 ///
 /// The returned reserve leaves room for two kinds of messages: messages that the mirror still receives, and messages that are published
 /// until the journal notes the next reserve.

@@ -46,7 +46,7 @@ pub(super) struct StateFile {
     path: PathBuf,
     file: File,
     number: u64,
-    /// The content of the third slot.
+    /// The content of the third slot: the session, and the sequence of its first message.
     begun: Option<Progress>,
     /// The number of times that the file was created again.
     renewed: u64,
@@ -66,7 +66,7 @@ impl StateFile {
         Ok((state, newest.map(|(_, progress)| progress)))
     }
 
-    /// Whether the file has a state file's slots, and no complete record.
+    /// Whether the file has the slots of a state file, but no complete record.
     pub(super) fn is_damaged(&self) -> bool {
         self.number == 0 && self.file.metadata().is_ok_and(|file| file.len() > 0)
     }
@@ -155,7 +155,7 @@ impl StateFile {
 
 /// The longest wait for the lock of a state file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-/// The pause between two attempts to lock it.
+/// The pause between two attempts to lock a state file.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 fn open(path: &Path) -> io::Result<File> {
@@ -164,7 +164,7 @@ fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.len() > 0 && !(0..=BEGIN).any(|slot| has_magic(&file, slot)) {
         return Err(io::Error::other("it is no state file"));
     }
-    // The bridge before can hold the lock for a moment longer, and so can a child that this process has just forked.
+    // An earlier bridge can hold the lock for a moment longer. So can a child that this process has just forked.
     let until = Instant::now() + LOCK_PATIENCE;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -102,7 +102,7 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Makes the wait of a thread with this choice.
+    /// Makes the state of a thread that waits as `choice` says.
     pub fn new(choice: Choice) -> Self {
         let pace = Pace::polling_for(choice.polls_for_ns());
         Self { choice, polls: 0, slept_ns: 0, pace }

@@ -22,7 +22,7 @@ const FARTHEST_TICKS: u64 = (1 << 47) - (1 << 44);
 /// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this number of times.
 const READINGS: usize = 8;
 
-/// One moment on both clocks.
+/// One moment, in the time of a ring's clock and in the time of the wall clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     clock: Clock,
@@ -31,7 +31,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Reads both clocks.
+    /// Reads a ring's clock and the wall clock at the same moment.
     pub fn now(clock: Clock) -> Moment {
         let read = |_| {
             let (before, wall_ns, after) = (clock.now(), wall_ns(), clock.now());
@@ -86,7 +86,7 @@ impl Moment {
     }
 }
 
-/// Returns the greatest possible error of this host's clock in nanoseconds, in the form that packets to receivers have. The value is
+/// Returns the greatest possible error of this host's clock in nanoseconds, as packets to receivers state it. The value is
 /// [`UNSYNCHRONISED`] if the system does not know the error.
 pub fn own_error_ns() -> u32 {
     let error_ns = clock::error_ns().ok().flatten();
@@ -104,7 +104,8 @@ pub(super) fn note_unknown_error(refusals: &mut RefusedSettings) {
 /// Decides whether messages keep the times of their publication, and converts these times.
 #[derive(Debug)]
 pub struct OriginTimes {
-    /// The largest accepted error of either clock, in nanoseconds; `None` if messages get the times of their arrival.
+    /// The error of each clock must be below this limit, in nanoseconds; with 0, any error is accepted. `None` if messages get the times of
+    /// their arrival.
     limit_ns: Option<u64>,
     moment: Option<Moment>,
     pub(super) own_error_ns: u32,
@@ -139,8 +140,8 @@ impl OriginTimes {
         self.moment = clock.filter(|_| both).map(Moment::now);
     }
 
-    /// Notes the clock of the ring that messages are published into. If the times of publication can be kept without a pulse (a packet with
-    /// the sender's clock error), begins to keep them now, because the first messages arrive before the first pulse.
+    /// Notes the clock of the ring that messages are published into. If any error of the clocks is accepted, begins to keep the times of
+    /// publication now, because the first messages arrive before the first pulse (a packet with the sender's clock error).
     pub(crate) fn begin(&mut self, clock: Clock) {
         match self.moment {
             Some(moment) => self.moment = Some(moment.on(clock)),

@@ -23,7 +23,7 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 pub struct Waiting {
     /// The way to wait as a word: `spin`, `yield` or `block`, or `poll` for a thread that polls while messages flow and then blocks.
     pub mode: &'static str,
-    /// The reason.
+    /// The reason why the thread waits in this way.
     pub why: String,
 }
 

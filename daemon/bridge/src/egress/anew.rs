@@ -12,7 +12,7 @@ use std::net::UdpSocket;
 
 impl Egress {
     /// Starts the thread that watches the interfaces of the lines, if there is a line to watch. `requests` is the socket of the repair
-    /// server. The server also sends the repairs to all receivers from this socket.
+    /// server. From this socket, the server also sends the repairs for all receivers.
     pub(super) fn watch(
         &mut self,
         spec: &BridgeSpec,
@@ -36,7 +36,7 @@ impl Egress {
                     return Ok(());
                 }
                 let socket = open_connected(line, marks, &send, &mut refusals)?;
-                // An egress that can stand by also listens to the line.
+                // An egress with the role `auto` also receives the packets of its peers on the line.
                 if send.role == SendRole::Auto {
                     shared.ears.give(at, open_line(line, EARS, &mut refusals)?);
                 }

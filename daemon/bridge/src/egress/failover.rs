@@ -26,13 +26,13 @@ const BUFFER_BYTES: usize = 4 << 20;
 /// The settings of the sockets that receive claims and the packets of lines.
 pub(super) const EARS: Tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
 
-/// The election, and the sockets that it listens to.
+/// The election among the egresses of a stream, and the sockets that receive the claims and packets of the peers.
 pub(super) struct Failover {
     pub(super) election: Election,
     socket: UdpSocket,
     inbox: Inbox,
     peers: Vec<SocketAddr>,
-    /// The multicast lines, as receivers hear them.
+    /// Receives the packets on the multicast lines, as receivers do.
     hearing: Hearing,
     /// Whether this egress receives the packets of peers on other hosts, and recognises which peer sent them.
     hears_others: bool,
@@ -96,7 +96,7 @@ impl Failover {
         opened.into_iter().for_each(|(at, socket)| self.hearing.renew(at, socket));
     }
 
-    /// The role, as the counters show it.
+    /// Returns the role of this egress as the number that the counters show.
     pub(super) fn role(&self) -> u64 {
         match self.election.role() {
             Role::Listen => 1,
@@ -153,8 +153,9 @@ impl Failover {
     }
 }
 
-/// Whether this egress can receive the packets of its peers and recognise their senders. It can if a peer uses one IP address for both its
-/// claims and a multicast line. The peers are assumed to be configured like this egress, so the function checks this egress's own addresses.
+/// Whether this egress can receive the packets of its peers and recognise their senders. For this, each peer must use one IP address for
+/// its claims and for a multicast line. The peers are assumed to be configured like this egress, so the function checks this egress's own
+/// addresses.
 fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
     let is_of_line = |line: &&Line| line.from.is_some_and(|from| from.ip() == bind.ip());
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))

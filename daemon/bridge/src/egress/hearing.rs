@@ -22,7 +22,7 @@ const MOST_SENDERS: usize = 32;
 
 /// A line that this egress receives.
 struct Ear {
-    /// The number in the spec.
+    /// The line's number in the spec.
     at: usize,
     socket: UdpSocket,
     inbox: Inbox,
@@ -54,7 +54,7 @@ impl Hearing {
         Ok(Hearing { lines: Vec::new(), codec, keys, is_sealed, takes_open, own })
     }
 
-    /// Returns the multicast lines of the spec with their numbers. Other lines cannot be received here.
+    /// Returns the multicast lines of the spec with their numbers. This host cannot receive the packets of the unicast lines.
     pub(super) fn lines_of(spec: &BridgeSpec) -> impl Iterator<Item = (usize, &LineSpec)> {
         spec.lines.iter().enumerate().filter(|(_, line)| line.group.ip().is_multicast())
     }
@@ -116,8 +116,7 @@ impl Hearing {
         }
     }
 
-    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim. Also returns `None` if claims must be sealed and this
-    /// one is not.
+    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim, or if it is not sealed although claims must be sealed.
     pub(super) fn claim_in(&mut self, now_ns: u64, datagram: &[u8]) -> Option<Claim> {
         let mut out = [0; CONTROL_MAX_BYTES];
         let control = match is_control(datagram) {

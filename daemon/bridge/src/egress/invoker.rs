@@ -7,8 +7,8 @@ use super::{Egress, EgressOptions};
 use crate::BridgeError;
 use crate::spec::{BridgeSpec, WaitMode};
 
-/// An egress that runs on its caller's thread, which also publishes to the channel. So a message does not wait for another thread, but the
-/// publisher's thread makes the system call that sends it. Repairs still have a thread of their own.
+/// An egress that runs on its caller's thread. The caller also publishes to the channel on this thread, so a message does not wait for
+/// another thread. In return, the caller's thread makes the system call that sends the message. Repairs still have a thread of their own.
 pub struct EgressInvoker {
     live: Live,
     /// The egress. It has the counters, and can be stopped.

@@ -22,7 +22,7 @@ impl Live {
         if let Some(Leaving::Sends { until }) = self.leaving
             && (!has_found || self.outlet.sender.next() >= until)
         {
-            // Another bridge sends the messages that are published from now on.
+            // Stop reading the ring: another bridge sends the messages that are published from now on.
             self.subscriber = None;
             self.leaving = Some(Leaving::Serves { since_ns: self.outlet.clock.now_ns() });
         }
@@ -33,7 +33,7 @@ impl Live {
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
         // If this egress is the only one, it still sends heartbeats and repeats the end of the session. If several egresses share the
-        // stream, another one sends by now, and this one must not.
+        // stream, another egress sends by now, and this egress must not send.
         let speaks = self.failover.is_none();
         if speaks {
             self.outlet.send_idle(now_ns);

@@ -10,8 +10,7 @@ use crate::spec::{BridgeSpec, LineSpec, LinkSpeed, SendSpec};
 use crate::status::SendCounters;
 use crate::thread::wall_ns;
 
-/// Opens the socket of a line, and connects it if there is a route. The kernel looks up the route of each datagram of an unconnected
-/// socket.
+/// Opens the socket of a line. Connects the socket if there is a route, so that the kernel need not look up the route for each datagram.
 pub(super) fn open_connected(
     line: &LineSpec,
     marks: Marks,
@@ -31,7 +30,7 @@ pub(super) struct Line {
     pub(super) socket: UdpSocket,
     pub(super) from: Option<SocketAddr>,
     pub(super) to: SocketAddr,
-    /// The number in the spec; `None` for the line of the leases.
+    /// The line's number in the spec; `None` for the line of the leases.
     pub(super) at: Option<usize>,
     /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
     /// datagram.

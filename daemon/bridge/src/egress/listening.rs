@@ -1,4 +1,4 @@
-//! Listens on the bridge's own lines before it begins a new session.
+//! Listens on the bridge's own lines for sessions with the bridge's tag, before the bridge begins a new session.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

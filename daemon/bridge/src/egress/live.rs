@@ -55,12 +55,12 @@ impl CatchUp {
     }
 }
 
-/// The work of an egress that was told to leave.
+/// The progress of an egress that was told to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
     /// The egress was told to leave. It still sends the messages that were published before the order.
     Sends { until: u64 },
-    /// The egress has served repairs since this time.
+    /// The egress has sent all messages that were published before the order. Since this time, it only serves repairs.
     Serves { since_ns: u64 },
 }
 
@@ -259,15 +259,16 @@ impl Live {
         };
         self.gate_wait = GateWait::default();
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        // A feed from another host keeps its session. The channel gets that session before its first message, so wait for the session.
+        // A feed from another host keeps its session. The receiving bridge writes the session to the channel before the first message, so
+        // wait until the channel has the session.
         let is_passed_on =
             self.spec.session.is_none() && !self.origins.contains(self.outlet.sender.session());
         let is_empty = subscriber.next_sequence() == 1 && subscriber.lag() == 0;
         if is_passed_on && is_empty && subscriber.remote_session().is_none() {
             return Ok(false);
         }
-        // The channel's sequences begin again, so the new session needs a later epoch than `own`, even if the channel was replaced
-        // immediately.
+        // The new ring's sequences begin again, so the new session needs an epoch above `own`. If the channel was replaced within half a
+        // second, the epoch of the clock might not be above `own`.
         let own = self.outlet.sender.session().epoch();
         let terms = Terms { own, told: self.outlet.shared.told_term(), ..Terms::default() };
         // Receivers follow the previous session, and its term `own` is known. So the bridge need not listen for the terms of other senders.

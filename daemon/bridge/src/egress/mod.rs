@@ -1,5 +1,5 @@
-//! The egress sends a local channel to other hosts. It reads the ring, and packs the messages that are there. If a packet is not full, the
-//! egress sends it anyway, and does not wait for more messages.
+//! The egress sends a local channel to other hosts. It reads the ring, and packs the waiting messages into packets. If a packet is not
+//! full, the egress sends it anyway, and does not wait for more messages.
 //!
 //! One thread reads the ring and sends to every line and lease. Another thread, `repair`, retransmits, so that retransmissions do not delay
 //! live packets. The publisher waits for neither thread, unless the bridge uses a gate. If the publisher overwrites messages that the

@@ -32,7 +32,7 @@ pub(super) struct Feeds {
     /// The profile and the lines of the first feed. Receivers with a lease get this feed.
     pub(super) profile: Profile,
     pub(super) lines: Vec<Line>,
-    /// The lines of the other profile, if there are any.
+    /// The lines of the second feed, which has the other profile. Empty if there is only one feed.
     pub(super) others: Vec<Line>,
     /// The link over which the packets are sent, if its speed is known.
     pub(super) link: Option<Link>,
@@ -78,7 +78,7 @@ impl<'a> Opened<'a> {
             let next = attached.subscriber.next_sequence();
             refusals.0.extend(path.map(|path| not_resumed(path, noted.is_some(), next)));
         }
-        // Report a port that is in use before the bridge listens for other sessions.
+        // Check now whether the port is in use, so that the bridge reports this error before it listens for other sessions.
         drop(open_server(spec, send, &mut RefusedSettings::default())?);
         let heard = |most| heard_term(spec, send, &keys, most, &mut refusals);
         let own = own_term(spec, said);
@@ -247,7 +247,8 @@ pub(super) fn session_of(
     }
     let (tag, ring) = (tag_bytes(spec), run_of(subscriber.header()));
     let clock = term_at(subscriber.header().created_ns);
-    // Returns the ring's own session if this session is allowed. Otherwise the error has the terms for a new session.
+    // Returns the session under which the ring was sent before, if its epoch is above `terms.own`. Otherwise the error has the terms from
+    // which the epoch of a new session is chosen.
     let look = |known: Result<Session, u64>| match known {
         Ok(session) if session.epoch() > terms.own => Ok(session),
         known => {

@@ -52,7 +52,7 @@ pub(super) struct Outlet {
     pub(super) is_over: bool,
     /// Distinguishes the end of the channel from the end of an earlier publisher.
     pub(super) end: EndWatch,
-    /// The sequence after the last gap or lap in the ring. A session that begins after it begins at this sequence.
+    /// The sequence after the last gap or lap in the ring. A session that begins after the gap or lap does not begin before this sequence.
     pub(super) gap_end: u64,
     pub(super) lines: Vec<Line>,
     /// The socket from which unicast leases are served.
@@ -97,7 +97,7 @@ impl Outlet {
             keeps_session: spec.session.is_some(),
             is_over: false,
             // If the channel is closed when the bridge begins, the bridge waits for the next publisher. The end of the earlier publisher
-            // does not count, even if a bridge that takes over reads it again.
+            // does not count, even if this egress takes over from a peer and therefore reads the end again.
             end: EndWatch::of(subscriber, Start::Latest),
             gap_end: 0,
             lines,
@@ -129,7 +129,7 @@ impl Outlet {
                     self.begin(session, self.sender.next().max(self.gap_end));
                 }
             }
-            // The loop attaches again when the channel begins again.
+            // After a restart of the channel, the sending loop attaches to the channel again.
             Event::NewSession { .. } | Event::NewEpoch { .. } | Event::Restarted => self.end.note(&event),
             // The event might be the end of an earlier publisher. The egress decides this once no more events wait.
             Event::End => self.end.note(&event),
@@ -138,7 +138,8 @@ impl Outlet {
         }
     }
 
-    /// Notes the end of a gap or a lap. A standby calls this too, because the counters do not count what its peer has sent.
+    /// Notes the sequence after a gap or a lap. A standby calls this function and not `take`, because `take` would count messages as missed
+    /// that the peer has sent.
     pub(super) fn note_hole(&mut self, event: &Event<'_>) {
         self.gap_end = match event {
             Event::Gap { to, .. } => to + 1,
@@ -254,7 +255,7 @@ impl Outlet {
         }
     }
 
-    /// If a pulse is due, sends it. A pulse is a packet with the sender's state, which native lines also send while messages flow.
+    /// If a pulse is due, sends it. A pulse is a packet with the sender's state. Native lines send pulses even while messages flow.
     pub(super) fn send_pulse(&mut self, now_ns: u64) {
         if self.native.is_some() {
             self.send_idle(now_ns);
@@ -304,7 +305,7 @@ impl Outlet {
                 second.sender.skip_to(self.gap_end);
                 second.sender.end(now_ns);
             }
-            // A server answers requests only for sequences before this one.
+            // The repair server answers requests only for sequences before `shared.next`.
             self.shared.next.fetch_max(self.sender.next(), Ordering::Release);
             self.shared.note_sent(self.sender.next());
             self.sender.end(now_ns);
@@ -346,7 +347,8 @@ impl Outlet {
     #[cold]
     pub(super) fn go_on(&mut self, session: Session, next: u64) {
         if session != self.sender.session() {
-            // The other egress has sent earlier messages of its session.
+            // The other egress has already sent messages of this session, and receivers can request them. So the session does not begin at
+            // `next`.
             let begin = self.shared.begin.load(Ordering::Acquire).min(next);
             return self.begin_in(None, session, begin, next);
         }

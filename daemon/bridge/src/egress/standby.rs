@@ -24,7 +24,7 @@ impl Live {
     pub(super) fn elect(&mut self) -> Result<bool, String> {
         let now_ns = self.outlet.clock.now_ns();
         let Some(failover) = &mut self.failover else { return Ok(true) };
-        // The channel of a mirror can get another session while it is read.
+        // The channel of a mirror can get another session while this egress reads the channel.
         let session = self.outlet.sender.session();
         if let Some(subscriber) = self.subscriber.as_ref().filter(|_| session != failover.election.session())
         {

@@ -63,8 +63,8 @@ impl Inlet {
         self.maker.is_busy() || !self.backlog.is_empty()
     }
 
-    /// Takes the channel from the maker once it is open, and publishes the deliveries of the backlog, up to one that a gate holds up. With
-    /// `waits`, blocks until the channel is open.
+    /// Takes the channel from the maker once the channel is open. Then publishes the deliveries of the backlog, until a gate holds one of
+    /// them up. With `waits`, blocks until the channel is open.
     #[cold]
     pub(super) fn catch_up(&mut self, waits: bool) {
         loop {
@@ -137,7 +137,7 @@ impl Inlet {
         }
     }
 
-    /// Whether the channel is closed and can be opened. If so, the maker starts to open it.
+    /// Whether the channel is closed without an error. If so, orders the maker to open the channel.
     #[inline]
     fn is_closed(&mut self) -> bool {
         let is_closed = self.local.publisher.is_none() && self.local.error.is_none();
@@ -182,7 +182,7 @@ impl Inlet {
             return Err(PromoteError::Ended(why));
         };
         let promotion = promotion::promote(publisher, came, tag, below)?;
-        // Only messages that are known to exist count as missing. The rest of the gap does not count.
+        // Only messages that are known to have been published count as missing. The other sequences of the gap do not count.
         self.local.counts.missing += came.1.saturating_sub(promotion.from);
         self.counters.host.next_sequence = publisher.next_sequence();
         self.origins.add(promotion.session, run_of(publisher.header()));

@@ -10,7 +10,7 @@ const MANY: usize = 64;
 /// update of the shown counters to the next, which is 10 ms or more.
 const CALM_WINDOWS: u32 = 100;
 
-/// The state of one socket.
+/// The state of merging for one socket.
 #[derive(Debug, Default)]
 pub(super) struct Merging {
     is_on: bool,

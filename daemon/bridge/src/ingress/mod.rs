@@ -261,8 +261,8 @@ impl IngressInvoker {
         Ok(IngressInvoker { receiving, ingress, is_over: false })
     }
 
-    /// Takes at most one batch of datagrams from each socket, publishes their messages, and does what is due. Returns false once the
-    /// ingress has ended.
+    /// Takes at most one batch of datagrams from each socket, publishes their messages, and does the work that is due. Returns false once
+    /// the ingress has ended.
     ///
     /// The call waits only when the ingress ends:
     ///

@@ -118,7 +118,7 @@ pub(super) fn receiver_config(
         join,
         is_native: spec.receive_profile() == Profile::Native,
         reassembly_bytes: receive.reassembly_bytes,
-        // Each receiver has another seed, so that the random delays differ.
+        // Each receiver has a seed of its own, so that the random delays of the receivers differ.
         seed: id,
         lines: spec.lines.len() + unicast_lines,
         gaps: GapConfig {

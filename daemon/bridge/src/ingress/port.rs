@@ -95,7 +95,7 @@ impl Port {
 
     #[cold]
     fn merge(&self, is_wanted: bool) {
-        // A kernel that cannot merge packets was noted as a refusal at the start.
+        // If the kernel cannot merge packets, the bridge has noted this as a refusal at its start.
         let _ = datagrams::merge(&self.socket, is_wanted);
     }
 
@@ -143,8 +143,8 @@ pub(super) fn note_datagram(counters: &mut ReceiveCounters, line: usize, datagra
     line.truncated += u64::from(datagram.is_truncated);
 }
 
-/// Call this for each datagram of a line. If messages are missing before the datagram, counts the drops of our own socket, and checks
-/// whether these drops explain the missing messages.
+/// If messages are missing before a datagram of a line, counts the drops of our own socket, and checks whether these drops explain the
+/// missing messages. Call this for each datagram of a line.
 #[inline]
 pub(super) fn explain_a_loss(
     head: &Head,

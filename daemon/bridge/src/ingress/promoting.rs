@@ -66,11 +66,11 @@ impl Promoter {
     ///
     /// - `force` is not set, and a line has received a packet within the last three seconds.
     /// - A gate of the channel holds up messages that were received.
-    /// - The channel would continue at the sequence `below` or a higher one. `below` is the reserve of the channel's journal, which limits
-    ///   the sequences of a publisher.
+    /// - `below`, the reserve of the channel's journal, leaves fewer than 2^32 sequences after the sequence at which the channel would
+    ///   continue. The reserve limits the sequences of a publisher.
     ///
     /// # Errors
-    /// [`PromoteError`]. After an error the ingress continues, and nothing has changed.
+    /// [`PromoteError`]. After a refusal the ingress continues, and nothing has changed.
     pub fn promote(&self, force: bool, below: u64) -> Result<Promotion, PromoteError> {
         let (answer, answered) = sync_channel(1);
         let order = Some(Order { force, below, answer });

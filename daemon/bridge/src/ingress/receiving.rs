@@ -47,9 +47,9 @@ const SHOWS_PER_HISTOGRAM: u64 = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,
-    /// Datagrams, and probably no more are waiting.
+    /// The loop found datagrams, and probably no more are waiting.
     All,
-    /// Datagrams, and more might be waiting.
+    /// The loop found datagrams, and more might be waiting.
     More,
 }
 
@@ -177,7 +177,8 @@ impl Receiving {
                     self.handle_batch(now_ns, at);
                     self.ports[at].note_batch();
                 }
-                // A host has replied that no program listens on the port. The next request is sent to another server.
+                // A host has replied that no program listens on the port. The error needs no other handling: the request times out, and is
+                // repeated at another server.
                 Err(_) => self.inlet.counters.host.receive_errors += 1,
             }
         }
@@ -234,7 +235,7 @@ impl Receiving {
                 explain_a_loss(head, socket, drops, dropped, receiver);
             }
             if datagram.is_truncated {
-                // The datagram was truncated. A parser would only report that its end is missing.
+                // The datagram was truncated, so it is not parsed: a parser would only report that its end is missing.
                 continue;
             }
             native::take(native.as_mut(), now_ns, origin, datagram.bytes, (&mut *receiver, &mut *inlet));
@@ -247,7 +248,7 @@ impl Receiving {
         }
     }
 
-    /// Does what is due: timeouts, requests, leases.
+    /// Does the work that is due: timeouts, requests and leases.
     fn act(&mut self, now_ns: u64) {
         if self.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) {
             let inlet = &mut self.inlet;

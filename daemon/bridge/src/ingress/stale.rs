@@ -7,7 +7,7 @@ use crate::proto::receiver::Receiver;
 /// The shortest time between two notices about an older session.
 const EVERY_NS: u64 = SECOND_NS;
 
-/// The notices that were sent so far.
+/// The state of the notices about older sessions.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
     /// The number of packets of older sessions that were already reported to servers.

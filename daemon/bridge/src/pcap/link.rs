@@ -97,7 +97,7 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
         None if content.ip_number == ip_number::UDP => return Err(shortage(content.incomplete, unclear)),
         None => {
             return Err(match &packet.stop_err {
-                // Extension headers that were cut off might have led to UDP.
+                // The headers were cut off. A UDP header might follow the missing extension headers.
                 Some((SliceError::Len(_), _)) => shortage(content.incomplete, unclear),
                 _ => Skipped::NotUdp,
             });
@@ -115,7 +115,7 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
     Ok((source, SocketAddr::new(destination, udp.destination_port()), udp.payload()))
 }
 
-// If the IP header says that more bytes were sent than there are, the packet was cut off, even if the capture says that the frame is
+// If the IP header gives a greater length than the captured bytes have, the packet was cut off, even if the capture says that the frame is
 // complete.
 fn shortage(incomplete: bool, unclear: Skipped) -> Skipped {
     if incomplete { Skipped::Truncated } else { unclear }

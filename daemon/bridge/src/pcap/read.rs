@@ -17,7 +17,7 @@ const MIN_BLOCK_BYTES: u32 = 12;
 const SECTION_HEADER: [u8; 4] = [0x0A, 0x0D, 0x0D, 0x0A];
 /// The type of the packet block that tools wrote until about 2010.
 const OLD_PACKET: u32 = 2;
-/// The number of bytes of the header of a pcap file. The first fields of a section header have the same size.
+/// The number of bytes of the header of a pcap file, and of the first fields of a section header in a pcapng file.
 const HEADER_BYTES: usize = 24;
 /// The link type of an interface that was not described. No link type has this number.
 const NO_LINK_TYPE: i32 = -1;
@@ -286,7 +286,7 @@ impl<'a> Capture<'a> {
     /// does not check this.
     fn is_next_block_too_short(&self) -> bool {
         let (Some(is_big_endian), data) = (self.is_big_endian, self.reader.data()) else { return false };
-        // A section header states its own byte order, and the parser checks the least length of the header.
+        // A section header is not checked here: it states its own byte order, and the parser checks its length.
         data.len() >= 8
             && !data.starts_with(&SECTION_HEADER)
             && u32_at(data, 4, is_big_endian) < MIN_BLOCK_BYTES
@@ -311,7 +311,7 @@ fn u32_at(bytes: &[u8], at: usize, is_big_endian: bool) -> u32 {
 
 fn interface_of(header: &PcapHeader) -> Interface {
     let ticks_per_second = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
-    // The upper bits of the field describe checksums after the frames.
+    // The upper bits of the field describe checksums after the frames, and are not part of the link type.
     let link_type = header.network.0 & 0xFFFF;
     Interface { link_type, ticks_per_second, offset_s: 0 }
 }

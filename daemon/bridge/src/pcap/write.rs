@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The greatest number of packets that can wait to be written. At two million packets a second, they arrive in 2 ms.
+/// The greatest number of packets that can wait to be written. At two million packets a second, this number of packets arrives in 2 ms.
 const SLOTS: usize = 4_096;
 /// The time for which the writer sleeps when no packet waits. No other thread wakes it, because a wake-up would need a system call.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -179,7 +179,8 @@ impl Drop for CaptureFile {
     }
 }
 
-/// Opens the file of a capture. Others might read an existing file, or have put a link there, so an existing file is never written to.
+/// Opens the file of a capture. Replaces an existing file by a new one, because other users might be able to read the existing file.
+/// Refuses a link, because another user might have put it there.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     let found = match path.symlink_metadata() {
@@ -238,7 +239,8 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
             counter.fetch_add(1, Ordering::Relaxed);
             let _ = shared.free.push(slot);
         }
-        // Another program might be reading the file already. If this process is killed, the captured packets should be in the file.
+        // Write the buffered packets when no packet waits. Another program might be reading the file, and the captured packets should be in
+        // the file if this process is killed.
         if !any && result.is_ok() {
             result = out.flush();
         }

@@ -86,8 +86,8 @@ mod tests {
         assert_eq!(receiver.awake.left_out_ns(), 50 * (SECOND_NS - COUNTED_NS));
     }
 
-    /// A line accepts another host only after a silence of its source. A standstill of the receiver is no such silence. After the
-    /// standstill, the first packet in the socket is from another host, and the line must refuse it.
+    /// A line accepts another host only after its source was silent. The source does not count as silent while the receiver stands still.
+    /// After the standstill, the first packet in the socket is from another host, and the line must refuse it.
     #[test]
     fn a_line_stays_its_sources_while_the_receiver_stands_still() {
         let (source, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));

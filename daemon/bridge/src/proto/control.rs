@@ -8,7 +8,7 @@
 //! ```
 //! - Bytes 0 to 9 are no session name, because 0xFF is not ASCII.
 //! - Sequence 0 does not exist, and count 0 is a heartbeat. A MoldUDP64 receiver that skips every check still sees "nothing new".
-//! - A request is exactly 20 bytes. These datagrams are longer.
+//! - A request is exactly 20 bytes long, and every control datagram is longer.
 //! - Every kind has one fixed length.
 //! - An answer to a source that has not returned a cookie is never longer than its question.
 

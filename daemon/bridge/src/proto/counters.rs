@@ -11,15 +11,15 @@ use crate::table::Table;
 counters! {
     /// Datagrams that were dropped because they are malformed, with a counter for each reason.
     pub struct MalformedCounters {
-        /// Shorter than the header.
+        /// Datagrams that are shorter than the header.
         too_short: counter "malformed_datagrams_total" { reason = "too-short" },
-        /// Sequence 0.
+        /// Datagrams with the sequence 0. Sequences start at 1.
         sequence_zero: counter "malformed_datagrams_total" { reason = "sequence-zero" },
-        /// Sequence plus count is greater than 2^64.
+        /// Datagrams whose sequence plus count does not fit into 64 bits.
         sequence_overflow: counter "malformed_datagrams_total" { reason = "sequence-overflow" },
-        /// A message reaches past the end.
+        /// Datagrams in which a message reaches past the end.
         truncated: counter "malformed_datagrams_total" { reason = "truncated" },
-        /// Bytes are left after the last message.
+        /// Datagrams in which bytes are left after the last message.
         trailing_bytes: counter "malformed_datagrams_total" { reason = "trailing-bytes" },
         /// Requests that are not 20 bytes long.
         request_length: counter "malformed_datagrams_total" { reason = "request-length" },
@@ -165,7 +165,7 @@ counters! {
     pub struct LineCounters {
         /// Valid packets of our session.
         packets,
-        /// Messages that arrived on this line before any other line.
+        /// Messages that arrived on this line before they arrived on any other line.
         messages_first: counter "line_first_messages_total",
         /// Messages of the line that had already arrived.
         messages_duplicate: counter "line_duplicate_messages_total",
@@ -193,8 +193,8 @@ counters! {
         held: counter "server_held_total",
         /// Smoothed round trip in nanoseconds; 0 before the first one.
         rtt_ns,
-        /// 1 while the server is down, and otherwise 0. A server is down if it has sent nothing for some time. The code that shows the
-        /// counters sets this.
+        /// 1 while the server is down, and otherwise 0. A server is down if it has left several requests unanswered and has sent nothing
+        /// for some time. The code that shows the counters sets this value.
         down: gauge "server_down",
     }
 }
@@ -319,17 +319,17 @@ pub enum Refusal {
     /// None of the messages asked for has been published yet.
     #[error("the messages are not published yet")]
     NotYet,
-    /// Requests for messages that the ring has overwritten and that no journal has.
+    /// The ring has overwritten the messages, and no journal has them.
     #[error("the messages are no longer held")]
     Gone,
-    /// Requests from a source that has not proved its address, if a reply with a message would be over three times as long as the request.
+    /// The source has not proved its address, and a reply with a message would be over three times as long as the request.
     #[error("the source must first prove its address")]
     Unproved,
-    /// Requests whose messages belong to the journal but cannot be read yet. Either the disk is busy, or the recorder has not written the
-    /// messages yet.
+    /// The messages belong to the journal but cannot be read yet. Either the disk is busy, or the recorder has not written the messages
+    /// yet.
     #[error("the journal is read as fast as the disk allows")]
     JournalBusy,
-    /// Requests whose messages are already on their way to all receivers in a repair.
+    /// The messages are already on their way to all receivers in a repair.
     #[error("a repair for all receivers is on its way")]
     OnItsWay,
 }

@@ -124,7 +124,8 @@ impl LeaseClient {
         if nonce != self.nonce {
             return;
         }
-        // After a repeat, it is not known which of the questions was answered.
+        // After a repeat, it is not known which of the questions was answered. So only a question that was sent once measures the round
+        // trip.
         if self.sent == 1 {
             self.rtt_ns = Some(now_ns.saturating_sub(self.asked_ns));
         }
@@ -196,7 +197,7 @@ impl LeaseClient {
         match self.state {
             LeaseState::Held { ends_ns } if now_ns >= ends_ns => self.enter(now_ns, LeaseState::Greeting),
             LeaseState::Leaving if self.tries >= UNSUBSCRIBE_TRIES => self.enter(now_ns, LeaseState::Gone),
-            // The cookie might be older than the server's last restart. The server then does not answer it.
+            // The cookie might be older than the server's last restart, and then the server does not answer. So ask for a new cookie.
             LeaseState::Subscribing if self.tries >= UNSUBSCRIBE_TRIES => {
                 self.enter(now_ns, LeaseState::Greeting)
             }

@@ -106,7 +106,7 @@ impl SourceBuckets {
         self.buckets.len() < self.max_sources
     }
 
-    /// Takes `amount` out of the bucket of `source`, for which [`SourceBuckets::is_open`] returned true.
+    /// Takes `amount` out of the bucket of `source`. Call this only after [`SourceBuckets::is_open`] has returned true for `source`.
     pub(crate) fn charge(&mut self, now_ns: u64, source: IpAddr, amount: u64) {
         if self.buckets.len() < self.max_sources || self.buckets.contains_key(&source) {
             self.buckets.entry(source).or_default().charge(now_ns, self.rate, amount);

@@ -146,7 +146,7 @@ impl Pacer {
     /// Notes that this many bytes were sent.
     #[inline]
     pub(crate) fn charge(&mut self, now_ns: u64, bytes: u64) {
-        // The link was free for these bytes since they were published, but at most `WINDOW_NS` are counted.
+        // The link had time for these bytes since they were published, which was after `empty_ns`. At most `WINDOW_NS` of this time counts.
         let since_ns = self.empty_ns.clamp(now_ns.saturating_sub(WINDOW_NS), now_ns);
         self.bucket.charge(since_ns, self.rate, bytes);
         // The debt only shrinks with time. So it cannot be larger when the next packets are sent.
@@ -179,7 +179,7 @@ impl Remainder {
     /// Notes the number of bytes of live packets that have been sent so far. Call this before repairs are sent, and every few milliseconds.
     pub(crate) fn note_live(&mut self, now_ns: u64, live_bytes: u64) {
         let (seen_ns, seen) = std::mem::replace(&mut self.seen, (now_ns, live_bytes));
-        // The link was free for these bytes since the last call.
+        // These bytes were sent since the last call, so the link had time for them since then.
         self.whole.charge(seen_ns, self.link.whole_rate(), live_bytes.saturating_sub(seen));
         let newest = (self.oldest + STEPS - 1) % STEPS;
         if now_ns.saturating_sub(self.steps[newest].0) >= WINDOW_NS / STEPS as u64 {

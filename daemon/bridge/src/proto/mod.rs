@@ -1,8 +1,9 @@
 //! The logic of the bridge between hosts, without any input or output.
 //!
-//! Each type here is a state machine. The caller passes datagrams and the time to the machine's `handle_*` functions. The `poll_*` functions
-//! return deliveries, datagrams to send and the next deadline. This module has no socket, clock, thread or log, so a whole network of these
-//! machines can run inside one test with a virtual clock (see `sim`).
+//! Each type here is a state machine. The caller passes datagrams and the time to the machine's `handle_*` functions, which pass deliveries
+//! to a callback. The `poll_*` functions return the next datagram to send, or the next step. `next_deadline` returns the time of the next
+//! call. This module has no socket, clock, thread or log, so a whole network of these machines can run inside one test with a virtual clock
+//! (see `sim`).
 //!
 //! ```text
 //!   ring ──> Sender ──lines──> SourceLock ──> Receiver ──> ring      live data, heartbeats, end of session

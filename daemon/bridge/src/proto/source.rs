@@ -90,8 +90,9 @@ impl SourceLock {
         SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None, passed: None }
     }
 
-    /// Whether to accept a packet of the source `from`. `head` has the packet's first fields if they are valid. `due` is the next sequence
-    /// that the receiver needs. If the packet is accepted, the packets of [`take_kept`](Self::take_kept) must be handled first.
+    /// Whether to accept a packet of the source `from`. `head` has the packet's first fields if they are valid. `due` is the sequence after
+    /// the last message of which the receiver knows. If the packet is accepted, the packets of [`take_kept`](Self::take_kept) must be
+    /// handled first.
     pub(crate) fn admits(
         &mut self,
         now_ns: u64,
@@ -129,8 +130,9 @@ impl SourceLock {
         self.passed.take()
     }
 
-    // Stores the packet if it continues in order, at or before `due`. Returns whether there are enough such packets, so that the receiver
-    // can continue with this source.
+    // Handles a packet of a source to which the line is not locked. Stores the packet if it continues the source's earlier packets, or
+    // begins at or before `due`. Returns whether the line can change to this source: the source has sent enough packets in order, and has
+    // reached `due`.
     fn goes_on(&mut self, source: IpAddr, (head, datagram): (&Head, &[u8]), due: u64) -> bool {
         let (end, is_copy) = (head.end(), head.sequence <= due);
         let known = self.rival.as_mut().filter(|rival| rival.source == source);

@@ -33,7 +33,8 @@ impl Disk {
         let mut fetch = move |sequence| {
             work.fetch(sequence).unwrap_or_else(|_| {
                 work.reader = None;
-                // A journal can also be absent for a moment, for example while its file system is not mounted.
+                // The error can be temporary, for example because the journal's file system is not mounted. So the next order opens another
+                // reader.
                 Fetched::Failed
             })
         };
@@ -47,12 +48,12 @@ impl Disk {
                 let _ = other.send(&[0]);
             }
         };
-        // A read of the disk can take long, and nothing waits for the thread's end.
+        // The handle is dropped, because nothing waits for the thread's end: a read of the disk can take long.
         drop(spawn("bridge-journal", None, work)?);
         Ok(Disk { orders, answers: told, bell })
     }
 
-    /// Orders the block that begins with `sequence`.
+    /// Orders the disk thread to read the block that begins with `sequence`.
     pub(super) fn order(&self, sequence: u64) {
         // If the disk thread has died, the next answer reports this.
         let _ = self.orders.send(sequence);
@@ -114,7 +115,7 @@ fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
             match (block.end() > first, reader.is_recording(), is_final) {
                 (true, ..) => break,
                 (false, true, _) => return Ok(Fetched::NotYet(first)),
-                // The recorder might have written its last frames just before it ended.
+                // The recorder might have written its last frames just before it ended, so read once more.
                 (false, false, false) => is_final = true,
                 (false, false, true) => return Ok(Fetched::End(first)),
             }

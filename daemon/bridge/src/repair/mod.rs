@@ -51,8 +51,8 @@ use store::{Request, Store};
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// Pause between two attempts to open a ring, in nanoseconds.
 const RETRY_NS: u64 = 20 * MILLISECOND_NS;
-/// Each ring has the number of the sending thread's change to this ring, which is even. This odd number stands for a ring that the sending
-/// thread does not send.
+/// The number of a ring that the sending thread does not send. Any other ring has the number of the sending thread's change to this ring.
+/// The number of a change is even, and this number is odd, so they are never equal.
 const NO_CHANGE: u64 = u64::MAX;
 /// The number of bytes in a receive slot. Requests and control datagrams fit. A longer datagram is neither a request nor a control
 /// datagram, so it need not fit.
@@ -283,7 +283,7 @@ impl Repair {
             is_another = self.change(change);
             self.retry_ns = if is_another { 0 } else { now_ns.saturating_add(RETRY_NS) };
         }
-        // If the thread cannot be started, the receivers are told to ask again later.
+        // If the journal's thread cannot be started, receivers are told to ask again later for messages in the journal.
         let _ = self.store.find_journal();
         if let Some(native) = &mut self.native {
             native.look(self.clock.now_ns(), self.store.ring.clock(), is_another);
@@ -432,8 +432,8 @@ impl ControlServer<'_> {
 }
 
 impl<'a> Server<'a> {
-    /// Returns `None` if the sending thread and the store are at different rings. No request is allowed an answer then, because a receiver
-    /// would get the messages of another session.
+    /// Makes the parts from which requests are answered. Returns `None` if the sending thread and the store are at different rings. Then no
+    /// request is answered, because a receiver would get the messages of another session.
     fn of(shared: &Sending, replay: &'a mut Replay, store: &'a mut Store) -> Option<Self> {
         let (session, next) = shared.feed(store.ring.change)?;
         store.set_floor(shared.begin.load(Ordering::Acquire));

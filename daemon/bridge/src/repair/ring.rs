@@ -6,7 +6,7 @@ use crate::proto::replay::Piece;
 use crate::proto::wire::Meta;
 use crate::times::Moment;
 
-/// The place of a message.
+/// The place from which a message can be read.
 pub(super) enum Place {
     /// The ring has the message, or will have it.
     Here,
@@ -104,8 +104,8 @@ impl Ring {
                 Ok(Some(Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End)) => {}
                 Ok(Some(Event::Gap { .. } | Event::Lapped(_)) | None) => return Ok(None),
                 Err(RecvError::TooSmall { needed, .. }) => return Err(needed),
-                // The channel is gone or was replaced. The sending thread notices that, and then this thread changes to the next ring. If
-                // the channel is still the same, this thread opens it again.
+                // The channel is gone or was replaced. If the sending thread changes to another ring, this thread follows it. Otherwise
+                // this thread opens the same ring again.
                 Ok(Some(_)) | Err(_) => {
                     self.subscriber = None;
                     return Ok(None);

@@ -33,7 +33,7 @@ pub(super) struct Store {
     journal: Option<Journal>,
     /// The time since which the thread cannot be started, in nanoseconds.
     missed_ns: Option<u64>,
-    /// The session's first message.
+    /// The sequence of the session's first message.
     floor: u64,
     earlier: PastCounters,
     /// Whether the messages of the present request are first looked for in the blocks from the journal, and then in the ring.

@@ -28,7 +28,7 @@ pub(super) struct Sending {
     pub(super) counters: Board<SendCounters>,
     pub(super) repair: Board<RepairCounters>,
     pub(super) live: LiveTable,
-    /// Lines that were opened again.
+    /// The new sending sockets of lines that were opened again.
     pub(super) renewal: Renewal,
     /// Receiving sockets of lines that were opened again. They are only used if there are other egresses of the stream.
     pub(super) ears: Renewal,
@@ -37,7 +37,7 @@ pub(super) struct Sending {
     /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
     /// The name of the session that is sent: eight bytes in the first word, and two in the second. During a change of the session, a reader
-    /// can get one word of each session. These two words are the name of no session.
+    /// can get one word of each session, and so a name that neither session has.
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last message that is being sent. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,
@@ -138,7 +138,7 @@ impl Sending {
         fence(Ordering::Release);
     }
 
-    /// Ends the change.
+    /// Ends the change to another ring that [`begin_change`](Self::begin_change) has begun.
     pub(super) fn end_change(&self) {
         let number = self.changes.load(Ordering::Relaxed);
         // SYNC POINT: feed-changed. A thread that sees the even number also sees the whole change.
@@ -152,7 +152,7 @@ impl Sending {
     }
 
     /// Returns the session that is sent, and the sequence after the last sent message. `change` is the number of the sending thread's
-    /// change to the caller's ring. Returns `None` if the sending thread has changed to another ring since, or is changing now.
+    /// change to the caller's ring. Returns `None` if the sending thread has left the caller's ring, or is just changing to another ring.
     pub(super) fn feed(&self, change: u64) -> Option<(Session, u64)> {
         let feed = (self.session(), self.next.load(Ordering::Acquire));
         // SYNC POINT: feed-change.

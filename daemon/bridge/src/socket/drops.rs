@@ -21,7 +21,7 @@ pub struct Drops {
 impl Drops {
     /// Adds the drops since the last call to `counter`.
     pub(crate) fn look(&mut self, socket: &UdpSocket, counter: &mut u64) {
-        // A kernel that does not count drops was noted as a refusal at the start.
+        // If the kernel does not count drops, the bridge has noted this as a refusal at its start.
         let Ok(drops) = datagrams::drops(socket) else { return };
         let more = drops.wrapping_sub(std::mem::replace(&mut self.last, drops));
         if more > 0 {

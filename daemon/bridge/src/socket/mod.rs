@@ -229,7 +229,7 @@ pub fn open_sender(line: &LineSpec, ttl: u8, loopback: bool) -> Result<UdpSocket
         aim(&socket, line, ttl, loopback)?;
     }
     // On a blocking socket, a full send buffer makes the bridge wait. Messages that are published meanwhile wait in the ring. The wait is
-    // limited, because other lines wait with this one.
+    // limited, because the bridge's other lines wait, too.
     socket.set_nonblocking(false).map_err(os("set the mode of", line.group))?;
     set_patience(&socket).map_err(os("limit the waits of", line.group))?;
     Ok(socket.into())

@@ -71,7 +71,7 @@ pub struct BridgeSpec {
     #[serde(default)]
     pub profile: Profile,
     /// The file with the keys of a group. With keys, a bridge over UDP seals its native packets, and an engine seals its blocks. The file
-    /// must be readable only by its owner. If this is `None`, nothing is sealed.
+    /// must not be readable or writable by anybody except its owner. If this is `None`, nothing is sealed.
     #[serde(default)]
     pub keys: Option<PathBuf>,
     /// If there are keys: whether native packets and blocks without a seal are accepted. The default `required` rejects both.
@@ -98,8 +98,9 @@ pub struct BridgeSpec {
     /// discipline chooses a band by this number. If this is `None`, the kernel derives the priority from `dscp`.
     #[serde(default)]
     pub priority: Option<u8>,
-    /// The speed of the outgoing link. Live packets use at most 95 % of this speed, and repairs use the rest. The default `auto` takes the
-    /// speed that the interface reports. If the interface reports no speed, packets are not limited.
+    /// The speed of the outgoing link. Live packets use at most 95 % of this speed. Repairs use the part of the 95 % that live packets
+    /// leave, but at least 2 % of the speed. The default `auto` takes the speed that the interface reports. If the interface reports no
+    /// speed, packets are not limited.
     #[serde(default)]
     pub link: LinkSpeed,
     /// Sends the channel to other hosts.
@@ -147,7 +148,7 @@ pub enum LinkSpeed {
     Auto,
     /// The speed is not known, and packets are not limited.
     None,
-    /// This speed.
+    /// The link has this speed.
     Of(Link),
 }
 
@@ -206,15 +207,15 @@ pub struct ReceiveSpec {
     pub repair_group: Option<SocketAddr>,
     /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
-    /// With `skip`: the time after which the bridge gives up a missing message, in milliseconds; 5 000 by default. The bridge gives up if
-    /// no server has answered anything for this time, or if the servers have answered only other requests. The bridge does not give up
-    /// while a server says that it has the message.
+    /// With `skip`: the time after which the bridge gives up a missing message, in milliseconds; 5 000 by default. The bridge gives up in
+    /// two cases: no server has answered anything for this time, or the servers have answered only other requests. The bridge does not give
+    /// up while a server says that it has the message.
     pub give_up_ms: u64,
     /// The time for which the bridge waits before it requests a message that seems to be lost, in microseconds; 50 by default. The message
     /// might only be late.
     pub hold_us: u64,
-    /// The sequence to begin with if there is no session to resume. The bridge requests messages from this sequence on that were sent
-    /// earlier. `None` means the first message that the bridge receives.
+    /// The sequence to begin with if there is no session to resume. If messages from this sequence on were sent before the bridge started,
+    /// the bridge requests them. `None` means the first message that the bridge receives.
     pub from: Option<u64>,
     /// The sources from which packets are accepted on the lines, such as `10.0.0.1` or `10.1.0.0/16`. If the list is empty, a line accepts
     /// only the packets of the first source that sends on it, until that source falls silent.

@@ -21,7 +21,7 @@ pub enum Profile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Auth {
-    /// Only sealed packets.
+    /// Accept only sealed packets.
     #[default]
     Required,
     /// Accept also packets without a seal. Use this while a group introduces keys.

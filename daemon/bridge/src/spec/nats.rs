@@ -39,7 +39,7 @@ pub struct NatsSpec {
     #[serde(deserialize_with = "addresses")]
     pub servers: Vec<ServerAddress>,
     /// The file with the account, as `USER:PASSWORD` or a token. The file must belong to root or to the bridge's user, and must not be
-    /// readable by anybody else. With `None`, the account comes from one of the addresses, if any address has one.
+    /// readable or writable by anybody else. With `None`, the account comes from one of the addresses, if any address has one.
     pub account: Option<PathBuf>,
     /// The file with the account's credentials, as `nsc` writes it; no file if this is `None`.
     pub creds: Option<PathBuf>,
@@ -120,7 +120,7 @@ impl NatsSpec {
     /// Returns the account of this host on the servers, from its file or from an address.
     ///
     /// # Errors
-    /// A sentence with the problem: the file cannot be read, it can be read by other users, or it has no account.
+    /// A sentence with the problem: the file cannot be read, other users have access to it, or it has no account.
     pub fn read_account(&self) -> Result<Option<Account>, String> {
         let Some(file) = &self.account else { return Ok(self.accounts().next().cloned()) };
         let read = private::read(file, MAX_ACCOUNT_BYTES);
@@ -128,7 +128,7 @@ impl NatsSpec {
         account.map(Some).map_err(|why| format!("account {}: {why}", self.shown_account_file()))
     }
 
-    /// Returns the path of the account's file, in the form for errors. A path without a directory is not shown, because the user might have
+    /// Returns the path of the account's file, as errors show it. A path without a directory is not shown, because the user might have
     /// written the account itself in place of a path.
     pub fn shown_account_file(&self) -> String {
         let Some(file) = &self.account else { return String::new() };

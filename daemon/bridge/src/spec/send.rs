@@ -46,8 +46,8 @@ pub struct SendSpec {
     /// The role of this egress (sending end). With `only`, the default, the egress sends as long as it runs. With `auto`, it shares its
     /// stream with other egresses: if the egress that sends falls silent, another one takes over.
     pub role: SendRole,
-    /// With `role = "auto"`: the place in the order in which the egresses take over, 0 to 15; 0 by default. Rank 0 takes over first. Each
-    /// rank waits 4 ms longer than the previous one.
+    /// With `role = "auto"`: the position of this egress in the order in which the egresses take over, 0 to 15; 0 by default. Rank 0 takes
+    /// over first. Each rank waits 4 ms longer than the previous rank.
     pub rank: u8,
     /// With `role = "auto"`: the address on which the claims of the other egresses arrive, and from which this egress sends its own claims.
     ///

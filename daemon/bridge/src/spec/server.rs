@@ -190,7 +190,7 @@ impl Visitor<'_> for Address {
     }
 }
 
-/// Visits one address, or a list of them.
+/// Reads a value that is one address, or a list of addresses.
 struct Addresses;
 
 impl<'de> Visitor<'de> for Addresses {

@@ -182,7 +182,8 @@ impl Life {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes which gate of the local channel holds up the messages, and for how long no message has passed. A short time is not noted.
+    /// Notes which gate of the local channel holds up the messages, and for how long no message has passed. A gate that has held messages
+    /// up only for a short time is not noted.
     pub fn note_held(&self, held: Option<(GateName, Duration)>) {
         let gate = held.filter(|(_, held_for)| *held_for >= HELD_LONG).map(|(gate, _)| gate);
         *self.held_by.lock().unwrap_or_else(PoisonError::into_inner) = gate;
@@ -331,7 +332,7 @@ pub struct RepairCounters {
     pub journal: JournalStatus,
     /// Requests that were not answered with messages.
     pub refused: RefusedCounters,
-    /// Leases.
+    /// The counters of the lease server.
     pub leases: LeaseCounters,
 }
 

@@ -40,7 +40,7 @@ counters! {
         sends_refused,
         /// Datagrams that arrived on the sockets for servers, but were not sent by a server.
         datagrams_unexpected: counter "ignored_packets_total" { reason = "unexpected-source" },
-        /// Datagrams that arrived on a line, but not from its source.
+        /// Datagrams that arrived on a line, but not from the line's source.
         datagrams_locked_out: counter "ignored_packets_total" { reason = "other-source" },
         /// Errors of receiving, for example when a server's host replies that no program listens on the port.
         receive_errors: counter "receive_errors_total",

@@ -5,7 +5,7 @@ use crate::proto::counters::MalformedCounters;
 /// Counts of the datagrams and messages of a capture.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UnwrapCounters {
-    /// Datagrams taken.
+    /// Datagrams of the capture that were handled.
     pub datagrams: u64,
     /// Packets with a message that had not been received before.
     pub packets: u64,

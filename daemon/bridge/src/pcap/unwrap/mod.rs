@@ -64,11 +64,11 @@ struct Feed {
     /// The number of packets so far, which the receiver uses as its clock.
     packets: u64,
     has_said_end: bool,
-    /// Whether everything up to the end was delivered.
+    /// Whether all messages up to the end of the session were delivered.
     is_over: bool,
-    /// The sequences that were given up, and those before the first message. The ranges are in ascending order and do not touch.
+    /// The sequences that were given up, and the sequences before the first message. The ranges are in ascending order and do not touch.
     given_up: Vec<Range<u64>>,
-    /// Packets that no other packet confirms yet, each with the sequence after its last message.
+    /// Packets that are far ahead and that no other packet confirms yet, each with the sequence after its last message.
     far: Vec<(u64, Vec<u8>)>,
 }
 

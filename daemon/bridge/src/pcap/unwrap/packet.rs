@@ -31,8 +31,8 @@ pub(super) enum Parsed {
 }
 
 impl Parsed {
-    /// Classifies a datagram. `is_native` says whether the session's packets are native, if that is known. A native packet is valid as a
-    /// plain packet, too, so it could otherwise be taken for a plain one.
+    /// Classifies a datagram. `is_native` says whether the session's packets are native, or returns `None` if this is not known. Without
+    /// this knowledge, a native packet could be taken for a plain packet, because it is also a valid plain packet.
     pub(super) fn of(datagram: &[u8], is_native: impl Fn(Session) -> Option<bool>) -> Parsed {
         if is_control(datagram) {
             return Parsed::Control;

@@ -10,8 +10,9 @@
 //! messages twice.
 //!
 //! An egress that takes over repeats the packets that might not have reached every receiver. It begins at one of two places: 64 packets
-//! before the last packet that it heard on the line, or at the next sequence that the other egress's claims state.
-//!
+//! An egress that takes over repeats the packets that might not have reached every receiver. Usually it begins 64 packets before the last
+//! packet that it heard on the line. If the other egress's claim states a later sequence than these packets, it begins at the claim's
+//! sequence.
 //! An active egress stops only if it hears a higher claim and also packets of the egress that made the claim. The claim alone is not
 //! enough, because anybody can forge one packet.
 //!
@@ -57,7 +58,7 @@ pub struct Claim {
     pub session: Session,
     /// The number of the claim. The egress with the highest number sends.
     pub claim: u64,
-    /// Everything before this sequence has been sent on all lines.
+    /// All messages before this sequence have been sent on all lines.
     pub next: u64,
     /// The egress's rank. The lowest rank takes over first.
     pub rank: u8,
@@ -228,7 +229,7 @@ impl Election {
         match self.role {
             Role::Active if !hears && claims >= CLAIMS => self.yield_to(&other, claim.next),
             Role::Active => {}
-            // An egress on the publisher's host does not wait for a mirror.
+            // The other egress is on a mirror. An egress on the publisher's host does not wait for a mirror, and takes over immediately.
             Role::Listen if other.is_mirror && !self.is_mirror => self.take(now_ns),
             Role::Listen | Role::Standby => self.stand_by(&other),
         }
@@ -324,9 +325,10 @@ impl Election {
         let oldest = self.firsts[if self.packets < APART { 0 } else { self.packets % APART }];
         match (self.packets, claimed) {
             (0, claimed) => claimed.or((self.seen > 0).then_some(self.seen)),
-            // The packets on the line are newer than the claim, unless this egress has missed packets.
+            // The claim states a sequence that is not before the last packet that arrived. So this egress might have missed packets, and
+            // begins at the claim's sequence.
             (_, Some(claimed)) if claimed >= self.seen => Some(claimed),
-            // An egress that has just started might have heard only the end of a batch. Another line might not have the beginning of this
+            // An egress that has just started might have heard only the end of a batch. Another line might lack the beginning of this
             // batch, so the claim's sequence is used if it is lower.
             (packets, Some(claimed)) if packets < APART => Some(claimed.min(oldest)),
             (_, _) => Some(oldest),
@@ -340,7 +342,7 @@ impl Election {
         if self.role != Role::Active && (now_ns >= self.take_due_ns() || is_ordered && is_known) {
             match self.role {
                 Role::Listen if self.better && !is_ordered => {
-                    // Another egress has also just started and takes precedence. It has some time to take over.
+                    // Another egress has also just started and takes precedence. This egress gives it some time to take over.
                     (self.role, self.started_ns, self.better) = (Role::Standby, now_ns, false);
                 }
                 _ => self.take(now_ns),
@@ -356,7 +358,7 @@ impl Election {
             (Role::Active, ..) => u64::MAX,
             (Role::Listen, ..) => self.started_ns + 3 * takeover_ns,
             (_, Some(other), line_ns) => {
-                // Packets on the line also prove that an egress with claims is alive.
+                // The packets on the line also show that the egress that sends claims is alive.
                 let heard_ns = other.heard_ns.max(line_ns.unwrap_or(0));
                 heard_ns + patience_ns
             }

@@ -308,7 +308,8 @@ impl Model for Senders {
                 continue;
             };
             let is_active = election.role() == Role::Active;
-            // An egress can be killed only if the other one knows what was sent: a standby, or a listener that hears of the batch.
+            // An egress can be killed only if the other egress knows, or learns from this batch, which messages were sent. A standby knows
+            // this, and a listening egress learns it.
             let other = world.egresses[1 - at].election.as_ref().map(Election::role);
             let may_die = may_fail && world.kills < 2 && other.is_some();
             let is_known = other != Some(Role::Listen);

@@ -37,7 +37,7 @@ pub struct GapConfig {
     pub timeout_max_ns: u64,
     /// The number of servers to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
-    /// The largest number of unanswered requests to one server at a time. So a receiver gets at most this many answers from one server in
+    /// The largest number of unanswered requests for confirmed messages at a time. So a receiver gets at most about this many answers in
     /// each round trip.
     pub max_requests: usize,
     /// The greatest number of holes in the list. If the list is full, packets that would make another hole are refused.

@@ -4,8 +4,8 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// A claim is a hole whose messages only one packet has announced. Failed requests for a claim double the wait for the next request. If
-/// another packet confirms the messages after the wait was doubled more often than this, the next request is sent soon.
+/// The number of doublings above which the wait for a claim's next request can end early. A claim is a hole whose messages only one packet
+/// has announced. Each failed request for a claim doubles the wait. The wait ends early when another packet confirms the messages.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
@@ -28,7 +28,8 @@ impl Gaps {
         let mut at = self.holes.partition_point(|hole| hole.end <= before);
         while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < sequence) {
             if hole.end > sequence {
-                // If there is no room for another hole, this hole cannot be split. It stays a claim, because its end is a claim.
+                // If there is no room for another hole, this hole cannot be split at `sequence`. Then the whole hole stays a claim, because
+                // the messages at its end are still a claim.
                 if self.is_crowded() {
                     break;
                 }
@@ -51,7 +52,7 @@ impl Gaps {
             State::Suspect { .. } | State::Expired => false,
         };
         if waits {
-            // So far the hole waited only to learn whether its messages exist.
+            // So far the hole waited only to learn whether its messages exist. Now it waits for late packets, like a new hole.
             (hole.state, hole.attempts, hole.doublings) = (State::Suspect { until_ns }, 0, 0);
             hole.found_ns = now_ns;
         }

@@ -16,10 +16,11 @@
 //!
 //! - A claim rests on one packet, which anybody can forge. The messages of a claim are requested. A claim never expires, however old it is,
 //!   and is removed when another packet contradicts it.
-//! - A hole is shown once its messages surely exist, because two packets or a server had later messages.
+//! - A hole is shown once its messages surely exist. Usually two packets, or one answer of a server, have the same or later messages.
 //!
-//! The receiver maintains an invariant: holes are sorted and never overlap, and each message from the next one to deliver up to the horizon
-//! is in a hole or in the store. This module handles no data, sessions or deliveries.
+//! The horizon is the sequence after the last message that is believed to be published. The receiver maintains an invariant: holes are
+//! sorted and never overlap, and each message from the next one to deliver up to the horizon is in a hole or in the store. This module
+//! handles no data, sessions or deliveries.
 
 mod config;
 mod evidence;
@@ -41,8 +42,8 @@ use turn::Turn;
 use super::MAX_SERVERS;
 use super::counters::ReceiverCounters;
 
-/// The limit of unanswered requests to a server that has not answered yet, or does not answer any more. A server that answers gets a higher
-/// limit.
+/// The first limit of unanswered requests. The limit grows with each answer, and falls back to this number if a server does not answer any
+/// more.
 const FIRST_WINDOW: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,11 +52,11 @@ enum State {
     Suspect { until_ns: u64 },
     /// The hole is requested as soon as there is room for a request.
     Wanted,
-    /// The hole was requested, with a request that started at `first`.
+    /// A request for messages from the sequence `first` on was sent, and is not answered yet.
     Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
     /// A server holds the messages but is not allowed to send them yet. They are not requested again before `until_ns`.
     Deferred { until_ns: u64 },
-    /// Given up.
+    /// The messages of the hole were given up.
     Expired,
 }
 
@@ -73,7 +74,7 @@ struct Hole {
     attempts: u32,
     /// The number of times that the wait for an answer was doubled.
     doublings: u32,
-    /// Servers ignored this number of requests for the hole, although they answered other requests meanwhile.
+    /// The number of requests for the hole that a server did not answer, although the server sent other datagrams meanwhile.
     ignored: u32,
     last_server: usize,
     /// One bit per server. A bit is set when the server first says that it no longer holds the messages. When the server says so again, its
@@ -109,8 +110,8 @@ pub struct Gaps {
     servers: [Server; MAX_SERVERS],
     /// The sequence before which all messages have been shown to exist.
     shown: u64,
-    /// A copy of a request. It went to a server that is down or doubted, in order to test this server. The request itself went to another
-    /// server.
+    /// A copy of a request, to be sent next to a server that is down or doubted. The copy tests this server. The request itself goes to
+    /// another server.
     probe: Option<Ask>,
     /// No wait of any hole ends before this time.
     due_ns: u64,
@@ -213,7 +214,7 @@ impl Gaps {
         counters.totals.gap_messages = counters.totals.gap_messages.saturating_add(end - first);
         let (crowded, shown) = (self.is_crowded(), self.shown);
         if let Some(last) = self.holes.back_mut().filter(|last| last.end == first) {
-            // One hole grows, so that each further packet does not add another hole.
+            // Let the last hole grow. Otherwise each further packet would add another hole.
             if last.end > shown && last.is_fresh() {
                 last.end = end;
                 return;

@@ -129,7 +129,7 @@ impl Gaps {
     }
 
     // Chooses the server with the fewest failures for a first request, and the next server for each repeat. A doubted server is chosen only
-    // if all others are doubted too, or no longer hold the messages.
+    // if every other server is doubted too, or no longer holds the messages.
     fn choose_server(&self, now_ns: u64, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
         let servers = self.config.servers;
         let holds = |server: &usize| hole.gone & (1 << server) == 0;
@@ -156,15 +156,15 @@ impl Gaps {
     // Makes the hole at `at` as large as one answer: joins it with wanted neighbours, or cuts it. Returns the most messages that a request
     // to this server can name.
     //
-    // A hole of at most twice the size of one answer is not cut. If the estimate of the answer's size was too low, one answer can be
-    // enough. The messages that a short answer lacks are requested immediately. A server of another make is asked only for what surely fits
-    // one packet.
+    // A hole of at most twice the size of one answer is not cut, because one answer can be enough if the estimate of its size was too low.
+    // If the answer has too few messages, the other messages of the hole are requested immediately. A server of another make is asked only
+    // for messages that surely fit one packet.
     fn shape(&mut self, at: usize, server: usize) -> u64 {
         let room = self.config.payload_bytes.saturating_sub(HEADER_BYTES).max(LENGTH_BYTES) as u64;
         let is_plain =
             self.config.may_be_plain && !self.servers[server].is_ours && !fault!("plain_servers_are_trusted");
         let (answer, most) = match is_plain {
-            // No message has arrived yet, so nothing is known about their sizes.
+            // No message has arrived yet. The sizes of messages are not known, so the request asks for one message.
             true if self.longest_bytes == 0 => (1, 1),
             true => (room / (self.longest_bytes + LENGTH_BYTES as u64), 1),
             false => (room * self.recent_messages / self.recent_bytes.max(1), 2),

@@ -58,8 +58,8 @@ impl Gaps {
         true
     }
 
-    /// Does what is due at `now_ns`: ends waits for late packets, handles requests that timed out, and gives up holes. If anything is due,
-    /// looks at every hole.
+    /// Does the work that is due at `now_ns`: ends waits for late packets, handles requests that timed out, and gives up holes. If any work
+    /// is due, looks at every hole.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64, counters: &mut ReceiverCounters) {
         if now_ns < self.due_ns {
             return;
@@ -139,7 +139,7 @@ impl Gaps {
     ) {
         counters.servers[server].timeouts += 1;
         if self.is_claim(&self.holes[at]) {
-            // Servers of other makes do not answer requests for messages that are not published yet. The timeout says nothing about the
+            // Servers of other makes do not answer requests for messages that are not published yet. So the timeout says nothing about the
             // server.
             self.holes[at].doublings += 1;
             return;

@@ -8,8 +8,8 @@
 //!                  <──────────────  Joined    the lease starts, with a fresh cookie for the renewal
 //!        .. a third of the lease later: Join again; on a clean stop: Unsubscribe ──> Released
 //! ```
-//! Join contains a name of the receiver. A receiver that comes back with the same name gets its former place. An older client that does not
-//! know Join sends Subscribe, and gets Granted. The lease of such a client has the client's address as its key.
+//! Join contains an identity of the receiver. If a receiver returns with the same identity, its new lease replaces its old one. An older
+//! client that does not know Join sends Subscribe, and gets Granted. The lease of such a client has the client's address as its key.
 //!
 //! The server first compares the source of a datagram with the allow-list. The list is empty by default, and an empty list refuses every
 //! source. Then the server charges the datagram to a token bucket:
@@ -20,8 +20,8 @@
 //! - The table of the buckets for addresses is bounded. When a flood from forged addresses has filled the table, all further addresses
 //!   share one bucket.
 //!
-//! A lease that is not renewed expires. It ends earlier if another receiver needs its place. This module has no sockets, and sends no live
-//! packets.
+//! A lease that is not renewed expires. An overdue lease ends earlier if there is no other room for the lease of another receiver. This
+//! module has no sockets, and sends no live packets.
 
 #[cfg(test)]
 mod tests;

@@ -210,7 +210,7 @@ impl Numbers {
         }
     }
 
-    /// A sender has two series of packet numbers. Returns the number of packets in the longer series.
+    /// Returns the number of packets in the longer of the sender's two series of packet numbers.
     pub(crate) fn sent(&self) -> u64 {
         self.live.max(self.other & !OTHER)
     }

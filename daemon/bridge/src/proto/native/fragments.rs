@@ -200,7 +200,8 @@ impl Assembler {
 
     /// Takes a fragment of the message `sequence`. `is_due` says whether this message is the next one to deliver.
     pub fn take(&mut self, sequence: u64, fragment: &Fragment<'_>, is_due: bool) -> FragmentOutcome {
-        // Each thread of a sender reads the clocks itself, so the times of two fragments can differ a little.
+        // The times of the fragments are not compared. Each thread of a sender reads the clocks itself, so two fragments of a message can
+        // have slightly different times.
         let what = |total: u32, meta: &Meta| (total, meta.tag, meta.key);
         let agrees =
             |known: &Assembly| what(known.total(), &known.meta) == what(fragment.total, &fragment.meta);
@@ -240,7 +241,8 @@ impl Assembler {
         (assembly.sequence, assembly.meta) = (sequence, fragment.meta);
         assembly.bytes.resize(total, 0);
         assembly.part_bytes = 0;
-        // If the whole message was requested, the answer has as many fragments as an answer can have.
+        // Assume that the whole message was requested. Then the answer has as many fragments as an answer can have, or all fragments of the
+        // message.
         assembly.asked_from = 0;
         assembly.asked_bytes = fragment.data.len().saturating_mul(MAX_PARTS).min(total) as u32;
         Some(self.insert(assembly))

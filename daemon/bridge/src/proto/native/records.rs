@@ -103,7 +103,7 @@ impl RecordWriter {
         true
     }
 
-    // Writes the head of a record. Returns the place of its message.
+    // Writes the head of a record. Returns the offset of the record's message.
     #[inline(always)]
     fn begin(&mut self, buffer: &mut [u8], size: usize, meta: Meta) -> Option<usize> {
         let length = u16::try_from(size).ok()?;

@@ -24,11 +24,11 @@ const JUMP_NS: u64 = MILLISECOND_NS;
 const CONTRADICTIONS: u32 = 4;
 /// If a line has repeated a claim for this time and sent nothing else, the claim is believed. The unit is nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
-/// An announced end of the session is believed if it arrives from two lines or servers, or if it arrives again after this time, in
+/// An announced end of the session is believed in two cases: it arrives from two lines or servers, or it arrives again after this time, in
 /// nanoseconds. An earlier repetition might be a copy of the same packet.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
-/// An announced end of the session is also believed after this many packets with the same end, even if these packets arrive together. The
-/// network never makes so many copies of one packet.
+/// An announced end of the session is also believed after this many packets with the same end, even if these packets arrive together. A
+/// network is not expected to make so many copies of one packet.
 const ENDS: u32 = 3;
 /// A jump over N messages is plausible if the feed delivered at least N messages in the last period of this length, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
@@ -72,7 +72,7 @@ pub(super) struct Pace {
 
 impl Receiver {
     // Returns whether a packet that ends at `end` is accepted. One wrong packet must not make a receiver request a feed that does not
-    // exist, so a long jump needs witnesses.
+    // exist, so a long jump is accepted only if several packets agree.
     pub(super) fn is_plausible(&mut self, now_ns: u64, end: u64) -> bool {
         let believed = self.config.max_jump.max(self.pace.messages);
         if end <= self.horizon.saturating_add(believed) {

@@ -20,7 +20,7 @@ pub struct ReceiverConfig {
     /// The most bytes of early packets in the store.
     pub max_early_bytes: usize,
     /// The limit for packets that are ahead of the feed, in messages. A packet beyond the limit is believed only after further packets have
-    /// confirmed it. If the feed delivered more messages than this in the last 250 ms, that number is the limit.
+    /// confirmed it. If the feed delivered more than `max_jump` messages in the last 250 ms, the number of delivered messages is the limit.
     pub max_jump: u64,
     /// Whether each packet is believed without a second packet that confirms it. Set this only for packets of a capture file, because
     /// nobody can forge packets into a file while it is read.

@@ -2,10 +2,10 @@
 //!
 //! | the followed session | another session | when the receiver follows the other session |
 //! |---|---|---|
-//! | there is none yet | any that fits | at its first packet |
+//! | there is none yet | any that [`Follow`] allows | at its first packet |
 //! | alive | a higher epoch of the same channel | after three packets, the last at least 10 ms and at most a second after the first |
 //! | alive | any other | never: its packets are dropped and counted |
-//! | silent, or ended | any that fits (on native lines, only of the same channel) | after three packets |
+//! | silent, or ended | any that [`Follow`] allows (on native lines, only of the same channel) | after three packets |
 //!
 //! On native lines, a session with another tag belongs to another channel, except in a mirror of a feed of another make. The receiver must
 //! not mix the messages of two channels. So the receiver never follows a session with another tag, even if the followed session is silent.
@@ -36,9 +36,9 @@ const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
 /// A rival (a session that the receiver might follow later) is removed if it is silent for this time. The unit is nanoseconds. Feeds send a
 /// heartbeat each second, and two heartbeats can be lost.
 const FORGOTTEN_NS: u64 = 7 * SECOND_NS / 2;
-/// The most rivals at a time.
+/// The greatest number of rivals (sessions that the receiver might follow later) at a time.
 const MAX_RIVALS: usize = 4;
-/// The most bytes of packets that are stored for one rival.
+/// The most bytes of packets that are stored for one rival (a session that the receiver might follow later).
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// The choice of the sessions that a receiver follows.
@@ -109,7 +109,7 @@ impl Rivals {
         self.0.retain(|rival| now_ns.saturating_sub(rival.heard_ns) < FORGOTTEN_NS);
         let at = self.0.iter().position(|rival| rival.session == session).unwrap_or_else(|| {
             if self.0.len() == MAX_RIVALS {
-                // The rival with the fewest packets is dropped. So a forger of many names does not displace a real session.
+                // Drop the rival with the fewest packets, so that a forger who invents many sessions does not displace a real session.
                 let least = (0..MAX_RIVALS).min_by_key(|&at| self.0[at].packets);
                 self.0.swap_remove(least.unwrap_or(0));
             }

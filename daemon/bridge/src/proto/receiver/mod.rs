@@ -1,4 +1,4 @@
-//! The receiving end of a feed. It takes the packets of several lines and repairs, and delivers the published messages, each once and in
+//! The receiving end of a feed. It takes repairs and the packets of several lines, and delivers the published messages, each once and in
 //! order.
 //!
 //! ```text
@@ -103,7 +103,7 @@ impl Receiver {
     pub fn new(mut config: ReceiverConfig) -> Receiver {
         config.lines = config.lines.clamp(1, MAX_LINES);
         if config.is_native {
-            // Native answers have longer headers. Requests ask only for the messages that still fit.
+            // Native answers have longer headers, so requests ask only for the messages that still fit.
             let heads = HEAD_BYTES + BASE_BYTES + SEAL_BYTES - HEADER_BYTES;
             config.gaps.payload_bytes = config.gaps.payload_bytes.saturating_sub(heads);
         }
@@ -150,7 +150,7 @@ impl Receiver {
             Err(reason) => return self.counters.malformed.count(reason),
         };
         let end = packet.end();
-        // A packet that begins a session is dropped, too, because no channel has such sequences.
+        // A packet with a sequence above the highest possible one is dropped, even if it begins a session: no channel has this sequence.
         if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
             self.counters.totals.packets_implausible += 1;
             return;
@@ -232,7 +232,7 @@ impl Receiver {
         }
     }
 
-    /// Does what is due at `now_ns`. Call this at `Receiver::next_deadline`. Earlier calls do nothing and cost little.
+    /// Does the work that is due at `now_ns`. Call this at `Receiver::next_deadline`. Earlier calls do nothing and cost little.
     pub fn handle_timeout(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         self.gaps.handle_timeout(now_ns, &mut self.counters);
         self.advance(sink);
@@ -365,7 +365,7 @@ impl Receiver {
         filled
     }
 
-    // Notes that everything before `sequence` has been published. Messages before it that have not arrived become a hole.
+    // Notes that all messages before `sequence` have been published. Those that have not arrived become a hole.
     fn raise_horizon(&mut self, now_ns: u64, sequence: u64) {
         if sequence > self.horizon {
             self.gaps.extend(now_ns, self.horizon, sequence, &mut self.counters);
@@ -396,7 +396,8 @@ impl Receiver {
         }
     }
 
-    // Delivers stored runs and given-up holes as long as one of them is next. Each iteration consumes one.
+    // Delivers stored runs, and reports holes that were given up as gaps, as long as the next message is in such a run or hole. Each
+    // iteration removes the run or the holes, so the loop ends.
     fn advance(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         loop {
             if let Some(run) = self.store.take_ready(self.next) {

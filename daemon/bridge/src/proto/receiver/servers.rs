@@ -55,8 +55,8 @@ impl Receiver {
         self.gaps.note_rtt(server, rtt_ns);
     }
 
-    /// Notes that a server will send nothing for a while. The server has told all receivers. If the announced pause is too long, a shorter
-    /// pause is noted.
+    /// Notes that a server has told all receivers to wait, because it will send nothing for a while. If the announced pause is too long, a
+    /// shorter pause is noted.
     pub(crate) fn handle_pause(&mut self, now_ns: u64, server: usize, (session, wait_ns): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session) {
@@ -75,8 +75,8 @@ impl Receiver {
         self.gaps.note_drop();
     }
 
-    // Notes a server's packet with messages. Returns whether it was requested. Some servers label every packet of a long answer with the
-    // first packet's sequence. Of such an answer, only the first packet has the right sequence.
+    // Notes a server's packet with messages. Returns whether its first message is missing here. Some servers label every packet of a long
+    // answer with the first packet's sequence. Of such an answer, only the first packet has the right sequence.
     pub(super) fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) -> bool {
         if let Some(counters) = self.counters.servers.get_mut(server) {
             counters.packets += 1;

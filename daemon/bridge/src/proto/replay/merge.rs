@@ -7,11 +7,11 @@
 //!    └──┴────────────────────────────────────────────┘
 //! ```
 //! The first request for a range is answered immediately, and only to its receiver. If a second receiver soon asks for the same range, the
-//! loss affects several receivers, and the answer is sent to all. If that happened to many recent ranges, even the first answer to a range
-//! is sent to all receivers. A receiver that misses such an answer asks again, and gets an answer of its own.
+//! loss affects several receivers, and the answer is sent to all. If second receivers have asked for many recent ranges, even the first
+//! answer to a range is sent to all receivers. A receiver that misses such an answer asks again, and gets an answer of its own.
 //!
 //! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards,
-//! the server sends each repair to all receivers, so that the same rate serves more of them.
+//! the server sends each repair to all receivers, so that the same rate serves more receivers.
 
 use std::net::SocketAddr;
 
@@ -30,7 +30,8 @@ const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
 /// The tolerance for late requests, in nanoseconds. A receiver might send a request just before a repair for all receivers reaches it. That
 /// request arrives at most one round trip plus this tolerance after the repair was sent.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
-/// After this many first requests, their counts are halved.
+/// When the number of ranges that were answered to one receiver reaches this limit, the counts of the recent ranges are halved. So older
+/// ranges count less.
 const REMEMBERED: u32 = 16;
 /// If a second receiver requested at least one in this many of the recent ranges, the server sends even first answers to all receivers.
 const SHARED: u32 = 4;

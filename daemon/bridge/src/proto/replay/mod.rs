@@ -12,8 +12,8 @@
 //! proved address to wait. Without this answer, the source would think that its request was lost.
 //!
 //! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for
-//! such messages after the disk has been read. A burst of such answers is at most what the rate allows in two milliseconds. The rest of the
-//! rate is for messages in the ring.
+//! such messages after the disk has been read. A burst of such answers is at most what the rate allows in two milliseconds, and at most
+//! half of the server's burst. The other half is for messages in the ring.
 
 mod held;
 mod merge;
@@ -356,8 +356,8 @@ impl Replay {
     fn afford(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> Result<(), Refusal> {
         let rate = match place {
             Place::Ring => self.global_rate,
-            // Half of the burst is for messages in the ring. Old messages are not urgent: they are sent evenly, so that live packets do not
-            // wait for them on the link.
+            // Old messages can use at most half of the burst. The other half is for messages in the ring. Old messages are not urgent: they
+            // are sent evenly, so that live packets do not wait for them on the link.
             Place::Shelf | Place::Disk | Place::Busy => {
                 let evenly = self.global_rate.per_second / PAST_BURST_SHARE;
                 Rate { burst: evenly.min(self.global_rate.burst / 2), ..self.global_rate }
@@ -450,7 +450,7 @@ impl Replay {
         (self.config.announce && is_promised).then_some(later)
     }
 
-    // If the replies since `before` were read from the journal, counts them as the journal's.
+    // If the replies since `before` were read from the journal, adds them to the counters of the journal.
     fn note_place(&mut self, before: &ReplayTotals, place: Place) {
         let counters = &mut self.counters;
         if place == Place::Shelf {

@@ -189,7 +189,7 @@ impl Shelf {
 
     fn put(&mut self, block: Block) {
         self.absent = self.absent.take().filter(|(absent, _)| absent.start >= block.end());
-        // An old block that begins with another sequence can contain a part of the new one.
+        // Remove the old blocks whose messages are all in the new block. A block that only overlaps the new block stays.
         self.blocks.retain(|old| {
             let stays = old.first < block.first || old.end() > block.end();
             self.bytes -= if stays { 0 } else { old.bytes.capacity() };

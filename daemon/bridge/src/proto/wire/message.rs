@@ -80,7 +80,7 @@ pub struct Meta {
 pub(in super::super) enum Form {
     /// Each message is `length u16 | data`, as in a plain packet.
     Blocks,
-    /// Each message is a record of a native packet. The time of the first one counts from `base_ns`.
+    /// Each message is a record of a native packet. The time of the first message counts from `base_ns`.
     Records { base_ns: u64 },
     /// The bytes are one message and nothing else.
     Whole(Meta),

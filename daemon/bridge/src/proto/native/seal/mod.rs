@@ -91,7 +91,7 @@ impl fmt::Debug for Sealer {
 }
 
 impl Sealer {
-    /// Makes a sender without a key. `sender` must be random.
+    /// Makes a sealer without a key, which numbers packets but does not seal them. `sender` must be random.
     pub fn new(sender: u64, is_receiver: bool) -> Sealer {
         Sealer {
             numbers: Numbers::new(sender, is_receiver),
@@ -146,7 +146,7 @@ impl Sealer {
 pub enum Unopened {
     /// The packet is damaged.
     Malformed(Malformed),
-    /// A packet with this number was already accepted, or the number is so old that this is no longer known.
+    /// A packet with this number was already accepted, or might have been: very old numbers are not remembered.
     Replayed,
     /// The seal does not match. The packet is forged or damaged.
     Forged,
