@@ -96,7 +96,8 @@ const ROOMY_KIB: u64 = 512 << 10;
 fn dev_shm(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const PATH: &str = "/proc/self/mountinfo";
     let mounts = p.quiet(PATH)?;
-    // "ID PARENT MAJ:MIN ROOT POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS"; the last mount hides those before it.
+    // "ID PARENT MAJ:MIN ROOT POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS". If several lines have the same mount point, the last mount
+    // counts.
     let mount = mounts.lines().rev().find_map(|line| {
         let (front, back) = line.split_once(" - ")?;
         (front.split(' ').nth(4)? == "/dev/shm").then_some((front.split(' ').nth(5)?, back))

@@ -19,7 +19,8 @@ const INSTEAD: &str = "give another --socket, or move it away";
 const ELSEWHERE: &str =
     "this user may make nothing there: set XDG_RUNTIME_DIR to a directory of this user's, or give --socket";
 
-/// Returns an error text with advice. The text says that `what` happened when the path was created or opened.
+/// Returns the path `what` with advice, for an error text. If this user may not create the file, the advice is to use another place. In all
+/// other cases, the advice is the text `otherwise`.
 fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
     let may_make_none = error.kind() == ErrorKind::PermissionDenied && !what.exists();
     let instead = if may_make_none { ELSEWHERE } else { otherwise };
@@ -90,7 +91,7 @@ fn make_folder(path: &Path) -> Result<()> {
 /// If another daemon listens there, or if the file at `path` is not a leftover.
 pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
     make_folder(path)?;
-    // The lock's file stays, so it is made only beside a socket.
+    // The lock's file is never removed. So it is not made beside a file that is not a socket of this user.
     if let Some(found) = look(path)? {
         check_kind(path, &found)?;
     }

@@ -13,7 +13,7 @@ async fn load_again(options: &Options) -> Result<Config, String> {
     loaded.await.map_err(|e| e.to_string())?
 }
 
-/// Returns the settings that differ from those with which the daemon started, and hold only after its restart.
+/// Returns the names of the settings that apply only after a restart of the daemon, and that differ from those at its start.
 fn settings_of_start(options: &Options, started: &Config, wanted: &Config) -> Vec<&'static str> {
     let (before, now) = (&started.daemon, &wanted.daemon);
     let differs = [

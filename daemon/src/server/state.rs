@@ -26,7 +26,7 @@ pub(super) enum Newcomers {
 /// State that all connections share.
 #[derive(Debug)]
 pub struct ServerState {
-    /// Set once the memory of all channels is made.
+    /// The registry. It is set when the memory of all channels is made.
     pub(super) opened: OnceLock<Mutex<Registry>>,
     pub(super) is_open: watch::Sender<bool>,
     /// The treatment of programs that were not attached before.

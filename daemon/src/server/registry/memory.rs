@@ -92,7 +92,8 @@ impl After {
         let Some(ending) = ending else { return create(&self.dir, hosted.header()) };
         let clean = self.clean.filter(|next| *next == ending.due());
         let first = clean.map_or_else(|| ending.next_sequence(), Ok)?;
-        // Even if the disk accepts nothing, the channel skips sequences that might have been used.
+        // This step comes before the write to the journal. So the channel skips sequences that might have been used, even if the write
+        // fails.
         hosted.continue_from(first, ending.epoch());
         ending.begin(hosted.header(), first)
     }

@@ -30,7 +30,8 @@ impl Channel {
         self.publisher.as_ref().is_some_and(|publisher| publisher.id == id)
     }
 
-    /// Forgets the publisher on this connection, and returns it. If others were let in, one of them can have the lock.
+    /// Forgets the publisher on this connection, and returns it. If other programs were let in, the last of them becomes the publisher,
+    /// because it can have the lock.
     pub(super) fn let_go(&mut self, id: ConnectionId) -> Option<Attached> {
         if let Some(at) = self.rivals.iter().position(|rival| rival.id == id) {
             return Some(self.rivals.swap_remove(at));
@@ -40,7 +41,8 @@ impl Channel {
         Some(gone)
     }
 
-    /// Notifies a publisher that it is cut off. A stopped publisher finds the notice when it continues.
+    /// Notifies all programs that were let in as publishers that they are cut off. Returns the last known publisher. A stopped program
+    /// finds the notice when it continues.
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
         for publisher in self.rivals.drain(..).chain([from.clone()]) {
