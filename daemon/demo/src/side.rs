@@ -169,7 +169,7 @@ impl Side {
     pub(crate) fn figures(self, args: &Args, stop: &Stop) -> Result<Figures> {
         let received = self.readers.collect(args.messages, stop)?;
         let clock = self.clock;
-        // A message that some reader lost has no last reader. It counts as lost instead.
+        // A message that some reader lost has no time for the last reader, and counts as lost.
         let last = received.last.into_iter().flatten();
         Ok(Figures {
             name: self.name,

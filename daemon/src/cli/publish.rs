@@ -113,7 +113,7 @@ fn open_input<'a>(args: &Args, stop: &'a Stop) -> Result<BufReader<Interruptible
     Ok(BufReader::with_capacity(1 << 20, input))
 }
 
-/// Publishes the input as often as asked for. Counts in `done`, which also counts the messages before an error.
+/// Publishes the input `--loop` times. Counts the messages in `done`, so that the counts are also right after an error.
 fn publish_input(
     args: &Args,
     first_input: BufReader<Interruptible<'_>>,

@@ -250,7 +250,7 @@ pub(super) struct Counts {
     pub(super) is_complete: bool,
 }
 
-/// Counts of the messages that a verb has published, and their place in the channel.
+/// Counts of the messages that a verb has published, with their sequences and their epoch.
 pub(super) struct Published {
     pub(super) messages: u64,
     pub(super) bytes: u64,

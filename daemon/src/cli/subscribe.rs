@@ -36,7 +36,7 @@ Exit codes: 0 nothing missed, 3 messages were missed or a reserve was skipped, 1
 ended before --count, 2 wrong usage. Ctrl-C and SIGTERM end it as the end of the channel does; only if --count was not
 reached the code is 130 or 143.";
 
-/// The longest wait for an event. After that, an idle subscriber checks for a signal and for the death of the publisher.
+/// The longest wait for an event. After this time, an idle subscriber checks for a signal and for the death of the publisher.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]

@@ -61,7 +61,7 @@ impl fmt::Display for Principal {
 
 impl<'de> Deserialize<'de> for Principal {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The text is parsed in the visitor, so that a mistake is reported at its own entry of a long list.
+        // The text is parsed in the visitor, so that an error has the position of its entry, and not of the whole list.
         struct Text;
         impl Visitor<'_> for Text {
             type Value = Principal;

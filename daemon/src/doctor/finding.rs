@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-/// The status of a check, ordered from worst to best. `Unknown` has no rank in this order, because it says nothing about the host.
+/// The status of a check, ordered from worst to best. `Unknown` is between `Warn` and `Pass`, although it says nothing about the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {

@@ -63,8 +63,8 @@ fn thp_defrag(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// The first kernel version that makes huge pages on a program's request. In this and later versions, only the setting `deny` prevents
-/// that.
+/// The first kernel version that makes huge pages on a program's request. In this and later versions, only the setting `deny` prevents huge
+/// pages.
 const COLLAPSES_SINCE: (u32, u32) = (6, 1);
 
 fn thp_shmem(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

@@ -101,7 +101,7 @@ impl Charters {
         }
     }
 
-    /// Returns the charter of the channel `name`, if the charter exists. It is from an earlier daemon, or from a removed channel.
+    /// Returns the charter of the channel `name`, if the charter exists. The charter is from an earlier daemon, or from a removed channel.
     ///
     /// # Errors
     /// The system's error.

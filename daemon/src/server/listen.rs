@@ -152,7 +152,7 @@ fn lock(path: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// Returns the metadata of the file at `path`. For a symbolic link, they describe the link itself.
+/// Returns the metadata of the file at `path`. For a symbolic link, the metadata describe the link itself.
 fn look(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),
@@ -198,7 +198,7 @@ fn check_kind(path: &Path, found: &Metadata) -> Result<()> {
 }
 
 /// Renames the leftover at `path`, and then deletes it. If the renamed file is not the one that `found` describes, somebody has replaced
-/// the leftover meanwhile. Then this function renames that file back, and fails.
+/// the leftover meanwhile. In this case, the file gets its name back, and the function fails.
 fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".leftover-{}", std::process::id()));

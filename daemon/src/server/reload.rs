@@ -6,7 +6,8 @@ use super::{Carriers, Options, journals, warn, without_file};
 use crate::config::Config;
 use anyhow::Result;
 
-/// Reads the configuration again, on another thread, because a file system can delay its readers for any time. Returns an error's text.
+/// Reads the configuration again, on another thread, because a file system can delay its readers for any time. An error is returned as
+/// text.
 async fn load_again(options: &Options) -> Result<Config, String> {
     let Some(path) = options.config_path.clone() else { return Ok(without_file()) };
     let loaded = tokio::task::spawn_blocking(move || Config::load_again(&path).map_err(|e| e.to_string()));

@@ -42,7 +42,7 @@ pub struct ServerState {
     pub journals: Journals,
     /// A number that grows with each start of the daemon.
     pub instance: u64,
-    /// The wall clock when this daemon started. If the clock is set later, this time stays.
+    /// The wall clock when this daemon started. It stays the same if somebody changes the clock afterwards.
     pub started: SystemTime,
 }
 

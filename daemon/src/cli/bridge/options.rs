@@ -38,7 +38,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// The name of the side's own table within the bridge's table; `None` for [`Side::Neither`].
+    /// Returns the name of the table for this direction, which is inside the bridge's table; `None` for [`Side::Neither`].
     fn table(self) -> Option<&'static str> {
         match self {
             Side::Send => Some("send"),
@@ -49,7 +49,7 @@ impl Side {
 }
 
 impl Options {
-    /// Makes the table of the bridge of `channel`. It begins with the table of the configuration file, if a file is given.
+    /// Makes the table of the bridge of `channel`. If the user gave a configuration file, the table begins as a copy of the file's table.
     pub(super) fn draft(&self, channel: &str, side: Side) -> Result<Draft> {
         let mut draft = Draft(match &self.config {
             Some(file) => self.table_of(file, channel, side)?,

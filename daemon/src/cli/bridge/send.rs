@@ -116,7 +116,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     outcome(channel, egress.life(), egress.counters().messages_missed, interrupted)
 }
 
-/// Shows the bridge's progress until the bridge has ended. If a signal came, returns the interruption.
+/// Shows the bridge's progress until the bridge has ended. With `--until-end`, returns the error for a signal that came before the end of
+/// the session.
 fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     let channel = &args.channel;
     let progress = progress();

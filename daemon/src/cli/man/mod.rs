@@ -37,8 +37,7 @@ pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
             pages.extend(
                 page.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help"),
             );
-            // The display name, `shmcast-ls`, is the name of the page. Its usage has the words that the user
-            // types, `shmcast ls`.
+            // The display name, `shmcast-ls`, is the name of the page. The usage has the words that the user types: `shmcast ls`.
             let name = page.get_display_name().unwrap_or(page.get_name()).to_owned();
             let mut text = Vec::new();
             clap_mangen::Man::new(page.clone())

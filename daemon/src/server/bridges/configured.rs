@@ -292,7 +292,7 @@ impl Endpoint {
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),
-            // The next endpoint finds its place in the engine's log or in the receiver's ring.
+            // The log of the engine, or the ring of the received channel, shows the next endpoint where to continue.
             Self::Receive(_) | Self::EngineSend(_) | Self::EngineReceive(_) => None,
         }
     }

@@ -268,7 +268,8 @@ impl Work {
         }
     }
 
-    /// Keeps the bridges that stay, with their present names. Returns the others, with the decision about each.
+    /// Keeps the bridges that are still `wanted`, under their names in the new configuration. Returns all other bridges, each with its
+    /// fate.
     fn keep_what_stays(&self, wanted: &[BridgeSpec]) -> Vec<(ConfiguredBridge, Fate)> {
         let mut configured = self.bridges.configured();
         let old: Vec<BridgeSpec> = configured.values().map(|bridge| bridge.spec.clone()).collect();

@@ -145,7 +145,8 @@ async fn serve(shared: Arc<ServerState>, socket: OwnedFd, id: ConnectionId, peer
         shared.limits().disconnect(peer.uid);
     }
     if was_publisher {
-        // After a program has died, the kernel closes its descriptors one by one. So the lock might be released after the connection.
+        // After a program has died, the kernel closes its descriptors one by one. So the lock might be released after the connection is
+        // closed.
         tokio::time::sleep(LAST_BREATH).await;
         shared.registry().tell_deaths();
     }

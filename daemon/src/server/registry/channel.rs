@@ -143,8 +143,8 @@ impl Channel {
         lists.into_iter().any(|list| who.is_named_by(list, daemon_uid))
     }
 
-    /// Whether the segment of an attached program is the channel's current one. If the channel's memory was lost with the earlier daemon,
-    /// this segment becomes the channel's memory again.
+    /// Whether the segment of an attached program is the channel's current segment. If the channel's memory was lost with the earlier
+    /// daemon, the program's segment becomes the current segment again.
     ///
     /// # Errors
     /// [`RefusalCode::BadRequest`] for memory that no daemon of this user made. [`RefusalCode::Failed`] if the memory cannot be examined.
@@ -348,7 +348,7 @@ impl Channel {
             told.store.forget(&before);
         }
         let generation = self.generation();
-        // A first generation can continue a journal. It had no earlier readers, so this is no restart.
+        // A first generation can continue a journal. No reader has used the channel before, so this is no restart.
         let is_first = generation.generation == 1 && generation.first > 1;
         let is_restart = generation.restarted == generation.generation && !is_first;
         if !(is_restart && fault!("restart_tells_no_reader")) {

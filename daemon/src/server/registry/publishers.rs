@@ -10,7 +10,7 @@ impl Channel {
     /// Lets a program in as the publisher.
     pub(super) fn let_in(&mut self, publisher: Attached) {
         let before = self.publisher.replace(publisher);
-        // Each publisher of a strict channel has a segment of its own, so only the last one can have the lock.
+        // Each publisher of a strict channel has a segment of its own. So only the last publisher can have the lock of the current segment.
         if !self.entry().is_strict {
             self.rivals.extend(before);
         }

@@ -50,7 +50,7 @@ impl Registry {
         missing.map(request).collect()
     }
 
-    /// Makes memory for channels. The time is proportional to their capacities. No channel changes.
+    /// Makes memory for channels. This takes time in proportion to their capacities, and changes no channel.
     ///
     /// # Errors
     /// The first segment that could not be made.
