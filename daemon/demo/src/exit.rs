@@ -51,7 +51,7 @@ pub fn end(error: &Error) -> u8 {
 pub fn describe(error: &Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        // Some errors quote their cause, and others leave it to the chain.
+        // Some errors already contain the text of their cause, so this text is not added again.
         if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }

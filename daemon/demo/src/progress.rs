@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-/// The line. Where stderr is no terminal, nothing is written.
+/// The progress line. If stderr is no terminal, nothing is written.
 pub(crate) struct Progress {
     is_terminal: bool,
 }

@@ -97,7 +97,7 @@ impl Demo {
 struct Latencies(Vec<u64>);
 
 impl Latencies {
-    /// Notes a message's latency. Returns its number.
+    /// Notes a message's latency. Returns the message's number.
     fn note(&mut self, payload: &[u8], now: u64) -> Result<u64> {
         let Some((sent, number)) = stamp_of(payload) else { bail!("a message of {} B", payload.len()) };
         match self.0.get_mut(number as usize) {
@@ -166,7 +166,7 @@ fn from_multicast(
                 let now = clock.now();
                 let datagram = &buffer[..length];
                 let is_end = datagram == end_of_turn(turn);
-                // A datagram of the same size can be the repeated end of an earlier turn.
+                // A datagram that is as short as an end, but does not end this turn, is the repeated end of an earlier turn.
                 let is_message = length > end_of_turn(turn).len();
                 if is_end || is_message && latencies.note(datagram, now)? + 1 >= messages.end {
                     return Ok(());

@@ -78,8 +78,8 @@ pub fn has_reader_left(error: &Error) -> bool {
         .any(|e| e.0.kind() == ErrorKind::BrokenPipe)
 }
 
-/// A stdout that does not flush after each line. [`flush`](Write::flush) writes everything that was put in, in one system call if the
-/// system accepts it.
+/// A stdout that does not flush after each line. [`flush`](Write::flush) writes all buffered bytes, in one system call if the system
+/// accepts them all.
 #[derive(Debug)]
 pub struct Out {
     file: File,

@@ -45,7 +45,7 @@ pub(crate) struct Stalls {
 }
 
 enum Sender {
-    /// The channel's directory is removed with the sender.
+    /// The channel is in a directory of its own, which is removed with the sender.
     Channel {
         publisher: Box<Publisher>,
         _dir: TempDir,
@@ -79,7 +79,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// A channel in a directory of its own.
+    /// Makes a channel in a directory of its own, and starts its readers.
     pub(crate) fn shared_memory(args: &Args, plan: &Plan, cpus: usize, stop: &Stop) -> Result<Self> {
         let place = Path::new("/dev/shm");
         let place = if place.is_dir() { place.to_owned() } else { std::env::temp_dir() };
@@ -95,7 +95,7 @@ impl Side {
         Ok(Self::new("shm", args, sender, readers))
     }
 
-    /// A multicast group on the loopback interface.
+    /// Makes a multicast group on the loopback interface, and starts its readers.
     pub(crate) fn multicast(args: &Args, plan: &Plan, stop: &Stop) -> Result<Self> {
         let group = Group::choose();
         let sender = group.sender().context("open a multicast sender on lo")?;
@@ -169,7 +169,7 @@ impl Side {
     pub(crate) fn figures(self, args: &Args, stop: &Stop) -> Result<Figures> {
         let received = self.readers.collect(args.messages, stop)?;
         let clock = self.clock;
-        // A message that some reader lost has no last reader. It counts as lost instead.
+        // A message that some reader lost has no time for the last reader, and counts as lost.
         let last = received.last.into_iter().flatten();
         Ok(Figures {
             name: self.name,
@@ -185,7 +185,7 @@ impl Side {
     }
 }
 
-/// Readers spin if there is a CPU for each of them and one for the publisher.
+/// Returns the way in which readers wait. They spin if there is a CPU for each of them and one for the publisher.
 fn wait(args: &Args, cpus: usize) -> Wait {
     if (args.readers as usize) < cpus { Wait::Spin } else { Wait::Yield }
 }
@@ -196,7 +196,7 @@ impl Stalls {
         self.max_ns = self.max_ns.max(late.as_nanos() as u64);
     }
 
-    /// The stalls of both together.
+    /// Returns the stalls of `self` and `other` together: the sum of the counts, and the longest delay.
     pub(crate) fn and(self, other: Self) -> Self {
         Self { count: self.count + other.count, max_ns: self.max_ns.max(other.max_ns) }
     }

@@ -33,8 +33,8 @@ impl Stop {
     pub fn listen() -> Result<Self> {
         let (came, signal) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         for number in [SIGINT, SIGTERM] {
-            // The order matters. A signal must be noted from the moment at which it no longer ends the process. The first signal must find
-            // `came` false, and only then set it.
+            // The order of these calls matters. From the moment at which a signal no longer ends the process, `signal` must note it. The
+            // second handler must find `came` false at the first signal, so the handler that sets `came` comes last.
             register_usize(number, signal.clone(), number.unsigned_abs() as usize)?;
             register_conditional_default(number, came.clone())?;
             signal_hook::flag::register(number, came.clone())?;

@@ -37,7 +37,7 @@ pub(crate) struct Meanwhile {
 }
 
 impl Meanwhile {
-    /// The sums of the loads of all pairs.
+    /// Computes the load over all turns from the loads of all pairs.
     pub(crate) fn of(pairs: &[Vec<Load>], cpus: usize, stalls: Stalls) -> Self {
         let all = || pairs.iter().flatten();
         let time: u64 = all().map(|load| load.cpus_ns).sum();

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// The greatest number of characters of a key or value in a row of the table.
+/// The table cuts a longer key or value after this many characters.
 const SHOWN: usize = 48;
 /// The prefix of a key whose bytes are given as hexadecimal digits.
 const HEX: &str = "0x";
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Returns the bytes of the user's key. They are padded with zeros to the length of the board's keys.
+/// Returns the bytes of a key that the user gave as text. The bytes are padded with zeros to the length of the board's keys.
 fn key_bytes(text: &str, length: usize) -> Result<Vec<u8>> {
     let mut bytes = match text.strip_prefix(HEX) {
         Some(digits) => from_hex(digits).with_context(|| {
@@ -161,7 +161,7 @@ fn show_all(args: &Args, name: &str, board: &mut Board, clear: bool) -> Result<b
     Ok(true)
 }
 
-/// Returns a line about the board: its keys, its room, and the messages that it left out.
+/// Returns a line about the board: the number of its keys, the most keys that it can have, and the messages that it left out.
 fn summary(name: &str, keys: usize, spec: BoardSpec, counters: &BoardCounters) -> String {
     let mut text = format!(
         "{name}: {} of {}, up to sequence {}",
@@ -283,7 +283,7 @@ fn json_of(entry: &BoardEntry<'_>, range: &Range<usize>, clock: Option<&Clock>) 
     line
 }
 
-/// The settings of a board that is computed from a journal. It has room for all keys and for messages of any size.
+/// The settings of a board that is computed from a journal. The board has room for all keys, and for messages of any size.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JournalBoard {
@@ -304,7 +304,7 @@ impl JournalBoard {
     }
 }
 
-/// The newest message of a key in a journal. As on a channel's board, a key that was removed keeps its count.
+/// The newest message of a key in a journal. If the key was removed, its count of messages stays, as on a channel's board.
 struct Kept {
     sequence: u64,
     tag: u16,
@@ -313,7 +313,7 @@ struct Kept {
     payload: Vec<u8>,
 }
 
-/// A board that is computed from a journal: the last message of each key. It has room for all keys.
+/// A board that is computed from a journal: the last message of each key. The number of keys has no limit.
 struct KeptBoard {
     spec: BoardSpec,
     keys: BTreeMap<Vec<u8>, Kept>,
@@ -338,8 +338,8 @@ impl KeptBoard {
     }
 }
 
-/// Reads a whole journal into a board. Returns the board, the first and the last sequence, and two numbers: the lost messages,
-/// and the sequences in skipped reserves.
+/// Reads a whole journal into a board. Returns the board, the first and the last sequence, the number of lost messages, and the number of
+/// sequences in skipped reserves.
 fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, [u64; 2], [u64; 2])> {
     let journal = Journal::open(dir)?;
     let mut reader = journal.read_from(1)?;
@@ -369,7 +369,7 @@ fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, 
 fn show_journal(args: &Args, dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<ExitCode> {
     let range = spec.key();
     let (board, [first, last], [lost, skipped]) = read_journal(dir, spec, stop)?;
-    // Without a channel, the first word is the key.
+    // The verb has no argument for a channel here, so its first argument is the key.
     let one = args.channel.as_ref().map(|key| key_bytes(key, range.len())).transpose()?;
     let entry_of = |(key, kept): (&Vec<u8>, &Kept)| -> (Vec<u8>, Value, Row) {
         let Kept { sequence, tag, count, ref payload, .. } = *kept;
@@ -392,7 +392,7 @@ fn show_journal(args: &Args, dir: &Path, spec: BoardSpec, stop: &Stop) -> Result
         print(format_args!("{}", rows_table(shown.into_iter().map(|(_, _, row)| row))))?;
     }
     if !args.json || first > 1 || lost + skipped > 0 {
-        // Keys whose messages were all in earlier files are not there.
+        // If earlier files were removed, the board lacks the keys whose messages were all in these files.
         let from = if first > 1 { format!("from sequence {} on, ", grouped(first)) } else { String::new() };
         let mut left_out = String::new();
         if lost > 0 {

@@ -40,7 +40,7 @@ pub(super) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the daemon with the command line this process was given.
+/// Parses the arguments of this process, and runs the daemon.
 pub fn main() -> ExitCode {
     let cli: Cli = match super::parse(without_accounts) {
         Ok(cli) => cli,
@@ -74,8 +74,8 @@ fn log() {
         registry.with(journal).init();
         return;
     }
-    // The daemon continues without a log. By default, the library would report a failed write on stderr too, and panic if that failed as
-    // well.
+    // If stderr cannot be written, the daemon continues without a log. By default, the library would report the failed write on stderr, and
+    // panic when that fails, too.
     let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     // A terminal gets colours, a file does not.
     registry.with(text.with_ansi(std::io::stderr().is_terminal())).init();

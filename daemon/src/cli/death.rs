@@ -14,10 +14,11 @@ pub(super) fn tell_death(channel: &str) {
     note!("{channel}: the publisher died without closing; waiting for the next");
 }
 
-/// Reports once that the publisher of a channel that is a file has died. During a long silence, it checks less and less often. The library's
-/// own check is not used, because it needs the lock's file, which belongs to the publisher's user.
+/// Reports once that the publisher of a channel has died, if the channel is a directory of files. During a long silence, the checks become
+/// less frequent. The library's own check is not used, because it needs the lock's file, which belongs to the publisher's user.
 ///
-/// A daemon tells its readers of a death. It is not asked, because an answer that does not come would keep the reader from its messages.
+/// If a daemon has the channel, this type does nothing, because the daemon itself tells its readers of a death. Asking the daemon could
+/// delay the reader's messages, because a daemon that hangs does not answer.
 pub(super) struct PublisherWatch<'a> {
     directory: Option<&'a Directory>,
     channel: &'a str,

@@ -141,7 +141,7 @@ impl Args {
         let (ended_by, last) = self.collect(&recorder, interrupt, begun, log.as_mut(), &mut totals)?;
         let records = recorder.finish();
         let steal_after = steal_ns_by_cpu();
-        // Records that arrived between the last drain and the end.
+        // The stalls between the last drain and the end.
         let rest: Vec<_> = records
             .iter()
             .filter(|record| record.rest.count() > 0)
@@ -181,7 +181,7 @@ impl Args {
         let lines = std::io::stdout().is_terminal() && !self.json;
         let mut last = Duration::ZERO;
         loop {
-            // If no interval is shown or logged, the collector sleeps until the end and disturbs nothing.
+            // If no interval is shown or logged, the collector sleeps until the end, so that it does not disturb the measured CPUs.
             let wake = match lines || log.is_some() {
                 true => self.duration.min(last + self.interval),
                 false => self.duration,

@@ -153,8 +153,7 @@ impl HostArg {
         }
         match Client::connect() {
             Ok(client) => Ok(Host::Daemon(client)),
-            // A user who names a socket means it. A daemon that answers but refuses is no reason to look
-            // elsewhere.
+            // If the user names a socket, no other place is tried. The same holds if a daemon answers and refuses.
             Err(e) if is_set(SOCKET_VARIABLE) || !matches!(e, ChannelError::NoDaemon { .. }) => Err(e.into()),
             Err(_) => Ok(Host::Directory(Directory::default())),
         }
@@ -217,12 +216,12 @@ impl fmt::Display for Host {
     }
 }
 
-/// Runs the command line this process was given.
+/// Parses the arguments of this process, and runs the verb.
 pub fn main() -> ExitCode {
     match man::complete() {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
-        // The only reader of an error would be a user in the middle of a line in a shell.
+        // The error is not printed, because it would appear in the middle of the command line that the user types.
         Err(_) => return ExitCode::from(FAILED),
     }
     let cli: Cli = match parse(moved::shown) {

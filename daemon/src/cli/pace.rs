@@ -68,7 +68,7 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Waits until the time to publish a message. In the recording, the message came `after_ns` after the beginning.
+    /// Waits until a message is due. In the recording, the message came `after_ns` after the beginning.
     fn wait_recorded(&self, speed: Speed, after_ns: u64) {
         if let Speed::Times(times) = speed {
             self.wait(after_ns as f64 / 1e9 / times);
@@ -82,7 +82,7 @@ impl<'a> Pace<'a> {
             match after.saturating_sub(self.started.elapsed()) {
                 Duration::ZERO => return,
                 _ if self.stop.is_set() => return,
-                // A sleep overshoots by some tens of microseconds. The rest of the time is spent awake.
+                // A sleep lasts some tens of microseconds too long. So the sleep ends early, and the loop spins until the message is due.
                 left if left > Duration::from_micros(200) => {
                     let short = Duration::from_millis(100);
                     std::thread::sleep((left - Duration::from_micros(100)).min(short));
@@ -116,7 +116,7 @@ impl<'a> Schedule<'a> {
         if self.speed == Speed::Max {
             return;
         }
-        // A wall clock that was set back is no pause.
+        // If the wall clock was set back between two messages, the pause is 0.
         let pause = wall_ns.saturating_sub(self.last_ns.unwrap_or(wall_ns));
         let longest =
             self.max_pause.map_or(u64::MAX, |longest| u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX));

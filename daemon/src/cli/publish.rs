@@ -113,7 +113,7 @@ fn open_input<'a>(args: &Args, stop: &'a Stop) -> Result<BufReader<Interruptible
     Ok(BufReader::with_capacity(1 << 20, input))
 }
 
-/// Publishes the input as often as asked for. Counts in `done`, which also counts the messages before an error.
+/// Publishes the input `--loop` times. Counts the messages in `done`, so that the counts are also right after an error.
 fn publish_input(
     args: &Args,
     first_input: BufReader<Interruptible<'_>>,
@@ -152,14 +152,14 @@ fn publish_input(
     Ok(())
 }
 
-/// An input that can be interrupted. If the program is told to stop, a read fails, even a read that waits for input.
+/// An input that can be interrupted. After Ctrl-C or SIGTERM a read fails, even a read that is waiting for input.
 pub(super) struct Interruptible<'a> {
     pub(super) file: File,
     stop: &'a Stop,
 }
 
 impl<'a> Interruptible<'a> {
-    /// Opens a file, or stdin for `-`. A named pipe can be opened before any program writes to it.
+    /// Opens a file, or stdin for `-`. If the file is a named pipe, does not wait for a program that writes to it.
     pub(super) fn open(path: &Path, stop: &'a Stop) -> io::Result<Self> {
         let file = match path.as_os_str() == "-" {
             true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
@@ -186,7 +186,7 @@ impl Read for Interruptible<'_> {
                 // There is no input yet, or a signal came. The loop checks whether the signal ends the verb.
                 Ok(0) | Err(Errno::EINTR) => {}
                 Ok(_) => match self.file.read(buffer) {
-                    // Another process has read the input.
+                    // `poll` reported input, but another process has read it. The loop waits again.
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     read => return read,
                 },

@@ -123,7 +123,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         };
         let recorder = match Recorder::start(&args.to, subscriber, settings.clone()) {
             Ok(recorder) => recorder,
-            // The verb has recorded before, and the ring has the newer messages. So it tries again.
+            // The error is temporary, and the ring still has the messages since the last recording. So the verb tries again.
             Err(e) if e.is_passing() && sums.streams > 0 && !stop.is_set() => {
                 let text = e.to_string();
                 if told.as_deref() != Some(&text) {
@@ -229,7 +229,7 @@ fn is_restart(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(RecordError::is_restart)
 }
 
-/// Says how the old stream ended. A channel without its files has no successor yet, as far as the recorder knows.
+/// Says why the old stream ended. If the channel's files are gone, the recorder does not know whether the channel begins again.
 fn beginning(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(RecordError::Receive(RecvError::Superseded)) => "was removed or began anew",
@@ -237,7 +237,7 @@ fn beginning(error: &anyhow::Error) -> &'static str {
     }
 }
 
-/// Whether the journal lacks messages that the recorder read.
+/// Whether the recorder read messages that are not in the journal.
 fn is_loss(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(RecordError::is_loss)
 }
@@ -251,7 +251,7 @@ struct Sums {
     bytes: u64,
     overrun: u64,
     missing: u64,
-    /// Messages that the disk did not take.
+    /// Messages that could not be written to the disk.
     unrecorded: u64,
     /// The progress of the last stream.
     last: Option<Progress>,
@@ -308,7 +308,7 @@ struct PresentEnd {
 }
 
 impl PresentEnd {
-    /// Whether the channel has ended and the recorder has all its messages.
+    /// Whether the channel has ended, and the recorder has read all its messages.
     fn is_reached(&mut self, host: &Host, channel: &str, progress: &Progress) -> Result<bool, ChannelError> {
         let reader = match self.reader.take() {
             Some(reader) => reader,
@@ -321,7 +321,7 @@ impl PresentEnd {
             match reader.try_recv() {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(reader.is_at_end() && progress.drained >= reader.next_sequence() - 1),
-                // The channel is being replaced. The recorder reports what that means.
+                // The channel is being replaced. The recorder reports the cause.
                 Err(_) => break,
             }
         }

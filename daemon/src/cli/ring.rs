@@ -81,7 +81,7 @@ impl RingArgs {
     }
 }
 
-/// Settings of a channel and its publisher. If a `[[channel]]` table of the daemon has a setting too, its name and form are the same here.
+/// Settings of a channel and its publisher. If a daemon's `[[channel]]` table has the same setting, its name and form are the same here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Settings {
@@ -119,7 +119,7 @@ fn permissions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>
     parse_mode(&digits).map(Some).map_err(D::Error::custom)
 }
 
-/// Reads gates from a table with a table for each gate, whose key is the gate's name.
+/// Reads gates from a table. Each key of the table is the name of a gate, and the value is a table with the gate's settings.
 fn gates<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GateConfig>, D::Error> {
     let gate = |(name, value): (String, toml::Value)| {
         let toml::Value::Table(mut gate) = value else {
@@ -129,7 +129,7 @@ fn gates<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GateConfig>, 
             let why = "every user who may read a channel that is a file may take its gates: leave users out";
             return Err(D::Error::custom(format!("{name}: {why}")));
         }
-        // `--set` reads a value without a unit as a number.
+        // `--set` reads a value without a unit as a number, but a gate needs text.
         for (_, value) in gate.iter_mut() {
             if let toml::Value::Integer(number) = value {
                 *value = toml::Value::String(number.to_string());
@@ -149,7 +149,7 @@ fn process<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<CString>
 }
 
 impl Settings {
-    /// The settings of `--set`, and the capacity, which has an option of its own.
+    /// Returns the settings of `--set`. The option `--capacity` overrides the capacity in them.
     pub(super) fn read<'a>(
         capacity: Option<u64>,
         set: impl IntoIterator<Item = &'a Setting>,
@@ -197,7 +197,7 @@ impl Settings {
         })
     }
 
-    /// Opens the channel for messages whose schema only the user knows. Refuses a channel that has a schema, unless the user gave it.
+    /// Opens the channel for input whose schema only the user knows. If the channel has a schema, the user must have given the same one.
     pub(super) fn open_for_input(&self, host: &Host, channel: &str) -> Result<Publisher> {
         let builder = self.publisher(host, channel)?;
         let builder = match self.schema_id {
@@ -250,7 +250,7 @@ pub(super) struct Counts {
     pub(super) is_complete: bool,
 }
 
-/// Counts of the messages that a verb has published, and their place in the channel.
+/// Counts of the messages that a verb has published, with their sequences and their epoch.
 pub(super) struct Published {
     pub(super) messages: u64,
     pub(super) bytes: u64,
@@ -302,7 +302,7 @@ impl Published {
         )
     }
 
-    /// Ends a verb with this text. If a signal came before the work was done, the text is an error.
+    /// Ends a verb with the text `said`. If a signal came before the work was done, the text becomes the error.
     pub(super) fn end(&self, said: String, is_silent: bool, stop: &Stop) -> Result<()> {
         if !self.is_complete {
             return Err(stop.interrupted(said).into());

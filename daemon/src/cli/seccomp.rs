@@ -63,7 +63,7 @@ const ANY: [&str; 35] = [
     "rt_sigreturn",
     "write",
     "writev",
-    // The backtrace of a panic. It reads the program's own file, and those of its libraries.
+    // Calls for the backtrace of a panic, which reads the program's file and the files of its libraries.
     "close",
     "fstat",
     "getcwd",
@@ -74,7 +74,7 @@ const ANY: [&str; 35] = [
     "read",
     "readlink",
     "statx",
-    // `abort`. Without these calls, a program that fails seems to break its filter.
+    // Calls of `abort`. If the filter refused them, a program that aborts would seem to break its filter.
     "getpid",
     "gettid",
     "rt_sigaction",

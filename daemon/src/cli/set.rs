@@ -34,7 +34,7 @@ impl FromStr for Setting {
 }
 
 impl Setting {
-    /// The key, or the table in which it is.
+    /// The key up to its first dot, which is the name of a table if there is a dot.
     pub(super) fn table(&self) -> &str {
         self.key.split('.').next().unwrap_or_default()
     }

@@ -36,7 +36,7 @@ Exit codes: 0 nothing missed, 3 messages were missed or a reserve was skipped, 1
 ended before --count, 2 wrong usage. Ctrl-C and SIGTERM end it as the end of the channel does; only if --count was not
 reached the code is 130 or 143.";
 
-/// The longest wait for an event. After that, an idle subscriber checks for a signal and for the death of the publisher.
+/// The longest wait for an event. After this time, an idle subscriber checks for a signal and for the death of the publisher.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
@@ -144,7 +144,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
     let mut tally = Tally::new(subscriber.next_sequence());
     let mut out = Out::stdout()?;
-    // A user who waits for a publisher does not want the end of the previous one.
+    // A user who waits for a publisher is not interested in the end of the previous publisher.
     let was_closed =
         args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
     let mut end = end_watch(args, &subscriber);
@@ -171,7 +171,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         let Some(event) = event? else {
-            // A first answer that the stream has ended can mean that the daemon has not decided yet. So it is checked again.
+            // The stream's end is checked after each wait, because at the first check the daemon might not have decided yet whether the
+            // stream has ended.
             if end.is_over(&subscriber) {
                 break;
             }
@@ -211,7 +212,8 @@ fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
         Some(dir) => History::Dir(dir.clone()),
     };
     let builder = host.subscriber(channel).start(args.from).wait(args.wait).resume(args.resume);
-    // A daemon tells its readers of a death. A question to a daemon that hangs would keep this reader from its messages.
+    // A daemon tells its readers when a publisher dies. The subscriber must not ask the daemon itself, because a daemon that hangs would
+    // delay the messages.
     let is_told = matches!(host, Host::Daemon(_));
     let mut builder = builder.history(history).record_latency(true).watch_publisher(is_told);
     if args.conflate {
@@ -226,8 +228,8 @@ fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
     }
 }
 
-/// Attaches to the successor of the channel of `old`, and reports that. All messages of the successor are new. But a reader that conflates
-/// cannot begin with old messages, and so begins with the newest message of each key. Returns `None` after a signal.
+/// Attaches to the channel that has replaced the channel of `old`, and reports this. All messages of the new channel are new to the user,
+/// so the reader begins with the oldest. With `--conflate` it begins with the newest message of each key. Returns `None` after a signal.
 fn attach_again(
     args: &Args,
     builder: SubscriberBuilder,
@@ -246,12 +248,12 @@ fn attach_again(
     Ok(next)
 }
 
-/// Whether another channel has taken the place of this one.
+/// Whether the channel was made again, so that this subscriber gets no more messages.
 fn is_made_again(event: &Result<Option<Event<'_>>, RecvError>) -> bool {
     matches!(event, Err(RecvError::Superseded)) && !fault!("a_next_segment_ends_sub")
 }
 
-/// The exit code of a subscriber that reached its end.
+/// Returns the exit code for these counts. Fails if the user wanted more messages.
 fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCode> {
     if missed > 0 {
         return Ok(ExitCode::from(MISSED));
@@ -291,7 +293,8 @@ fn tell_stalled(channel: &str, sequence: u64) {
     );
 }
 
-/// If the user named a directory to begin in, and it has no journal of the channel's stream, reports where the reader begins.
+/// If the user gave a directory of a journal and a place in the past, and the directory has no journal of the channel's stream, reports
+/// where the reader begins.
 fn tell_no_journal(args: &Args, subscriber: &Subscriber) {
     let Some(dir) = args.history.as_ref().filter(|dir| dir.as_os_str() != "none") else { return };
     let is_past = !matches!(args.from, Start::Latest | Start::Board);
@@ -302,7 +305,7 @@ fn tell_no_journal(args: &Args, subscriber: &Subscriber) {
     }
 }
 
-/// If the user asked only for new messages of a closed channel, and so would get no message, reports how many messages the channel has.
+/// Reports how many messages a closed channel has. This is for a user who asked only for new messages, and so got none.
 fn tell_closed(host: &Host, channel: &str) {
     let Ok(status) = host.channel(channel) else { return };
     match (status.oldest_sequence, status.next_sequence) {
@@ -410,7 +413,7 @@ impl Tally {
         self.bytes += message.payload.len() as u64;
         self.conflated += message.conflated.unwrap_or(0);
         self.first.get_or_insert(message.sequence);
-        // The board's messages were published long ago. Their age is no latency of this reader.
+        // The board's messages were published before this reader asked for them, so their age is not the reader's latency.
         let latency_ns = latency_ns.filter(|_| message.conflated.is_none());
         latency_ns.into_iter().for_each(|ns| self.latency_ns.saturating_record(ns));
     }

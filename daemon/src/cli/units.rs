@@ -7,7 +7,7 @@ use std::ffi::{CString, OsStr};
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A parser for a value that is either one of some words or has another form. A shell can complete the words.
+/// A parser for values of which some are fixed words. `read` parses all values, and a shell can complete the words.
 #[derive(Clone)]
 pub(super) struct Words<T, E> {
     words: &'static [&'static str],

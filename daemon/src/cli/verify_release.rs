@@ -48,7 +48,7 @@ const SIGNATURE: &str = "SHA256SUMS.minisig";
 const SBOM: &str = ".cdx.json";
 /// Suffixes of files that describe artifacts and are not artifacts themselves.
 const ABOUT: [&str; 3] = [SBOM, ".lock", ".buildinfo"];
-/// The suffix of the artifacts without crates. A JAR calls the C library and does not contain it.
+/// The suffix of the artifacts without crates. A JAR has no crates, because it calls the C library and does not contain it.
 const WITHOUT_RUST: &str = ".jar";
 /// The size limit for a text file of a release, in bytes.
 const LARGEST_TEXT: u64 = 16 << 20;
@@ -122,12 +122,12 @@ fn tell(args: &Args, artifacts: &[Artifact], comment: &str) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The version in a signature's comment, which RELEASING.md gives the form `shmcast X.Y.Z, commit C`.
+/// Returns the version in a signature's comment. RELEASING.md gives the comment the form `shmcast X.Y.Z, commit C`.
 fn version_in(comment: &str) -> Option<&str> {
     comment.strip_prefix("shmcast ")?.split(',').next()
 }
 
-/// The key in the file of this name, or in the text itself.
+/// Returns the public key that `given` is, or that the file with the name `given` contains.
 fn key(given: &str) -> Result<PublicKey> {
     if let Ok(key) = PublicKey::from_base64(given) {
         return Ok(key);
@@ -164,7 +164,7 @@ fn sums(text: &str) -> Result<BTreeMap<String, String>> {
     Ok(sums)
 }
 
-/// Refuses a directory with files that are not signed, because somebody might install them.
+/// Refuses a directory that has other files than the signed ones, because somebody might install them.
 fn nothing_else(dir: &Path, sums: &BTreeMap<String, String>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))? {
         let entry = entry?;

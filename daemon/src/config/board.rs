@@ -17,8 +17,8 @@ pub struct BoardConfig {
     /// Most keys on the board. The default is 1024.
     #[serde(default = "keys_default")]
     pub keys: u64,
-    /// The largest size of a message on the board in bytes, with the key included. The default is 256, or the offset of the key's end if
-    /// that offset is higher.
+    /// The largest size of a message on the board in bytes. The size includes the key. The default is 256, or the offset of the key's end
+    /// if that offset is higher.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub value: Option<u64>,
     /// Messages with this tag remove their key.
@@ -50,7 +50,7 @@ fn parse_key(text: &str) -> Result<Range<usize>, String> {
 }
 
 impl BoardConfig {
-    /// The board as the library makes it.
+    /// Returns the board in the client library's form.
     pub fn spec(&self) -> BoardSpec {
         let mut spec = BoardSpec::new(self.key.clone()).keys(self.keys);
         if let Some(value) = self.value {

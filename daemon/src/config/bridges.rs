@@ -36,7 +36,8 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
     problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
 }
 
-/// Fills in the directory of the channel's journal, if the bridge uses that journal and the channel has one.
+/// Returns a copy of the bridge. If the bridge uses its channel's journal, the copy has the journal's directory, or no journal if the
+/// channel has none.
 pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> BridgeSpec {
     let mut bridge = bridge.clone();
     let channel = channels.iter().find(|channel| channel.name == bridge.channel);
@@ -112,7 +113,7 @@ fn state_file(bridge: &BridgeSpec) -> Option<&Path> {
     bridge.send.as_ref().and_then(|send| send.state.as_deref())
 }
 
-/// Refuses a gate that the channel does not have. Also refuses a gate that another reader of this daemon takes.
+/// Refuses a gate that the channel does not have, that has `users`, or that the channel's journal or an earlier bridge takes.
 fn no_gate(
     bridge: &BridgeSpec,
     channel: Option<&ChannelConfig>,
@@ -145,7 +146,7 @@ fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static s
         (Direction::Receive(_), Direction::Send(_)) => (other, bridge),
         (Direction::Send(_), Direction::Send(_)) => return None,
     };
-    // A received channel can be sent to another group (multi-hop). If it is sent back to its source, this is a loop.
+    // A received channel can be sent to another group. Sending it back to its source would make a loop.
     let back = sends.lines.iter().find(|to| receives.lines.iter().any(|from| from.group == to.group));
     let own = repair_address(sends);
     let servers = receives.receive.iter().flat_map(|receive| &receive.servers);
@@ -160,7 +161,7 @@ fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static s
 /// Refuses two channels whose sessions have the same tag. A receiver that follows a sender by its tag could not distinguish the two
 /// channels. If both tags are configured explicitly, they are refused only if the packets of both channels go to one group.
 fn one_tag(bridge: &BridgeSpec, other: &BridgeSpec, received: &[String]) -> Option<(&'static str, String)> {
-    // A bridge that relays a received channel keeps the session under which it was received.
+    // A bridge that sends a received channel keeps the session under which the channel was received.
     let relays = |bridge: &BridgeSpec| bridge.session.is_none() && received.contains(&bridge.channel);
     let names_it =
         |bridge: &BridgeSpec| matches!(bridge.direction(), Some(Direction::Send(_))) && !relays(bridge);

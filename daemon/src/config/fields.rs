@@ -61,7 +61,7 @@ impl fmt::Display for Principal {
 
 impl<'de> Deserialize<'de> for Principal {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The text is parsed in the visitor, so that a mistake is reported at its own entry of a long list.
+        // The text is parsed in the visitor, so that an error has the position of its entry, and not of the whole list.
         struct Text;
         impl Visitor<'_> for Text {
             type Value = Principal;
@@ -81,7 +81,7 @@ impl<'de> Deserialize<'de> for Principal {
 /// Refuses sizes such as `64M`, which some programs read as 64 MiB and others as 64 MB.
 ///
 /// # Errors
-/// A text with both sizes that `64M` could mean.
+/// The error text names both sizes that `64M` could mean.
 pub(crate) fn refuse_half_unit(text: &str) -> Result<(), String> {
     let text = text.trim();
     let Some(number) = text.strip_suffix(|last: char| "kKmMgGtT".contains(last)).map(str::trim) else {
@@ -93,7 +93,7 @@ pub(crate) fn refuse_half_unit(text: &str) -> Result<(), String> {
         (Ok(ByteSize(larger)), Ok(ByteSize(smaller))) => {
             Err(format!("{text:?} has two meanings: write {binary} ({larger} B) or {decimal} ({smaller} B)"))
         }
-        // The text is no size at all. The caller reports that when it reads the size.
+        // The text is no size at all. The caller reports this mistake when it reads the size.
         _ => Ok(()),
     }
 }

@@ -95,7 +95,7 @@ impl<'de> Deserialize<'de> for Lag {
 }
 
 impl GateConfig {
-    /// The gate as the client library knows it.
+    /// Returns the gate in the client library's form.
     pub fn gate(&self) -> Gate {
         let gate = Gate::new(self.name.clone()).wait(self.wait);
         let gate = match self.lag {
@@ -120,7 +120,7 @@ impl GateConfig {
 }
 
 impl ChannelConfig {
-    /// The gates as the client library knows them.
+    /// Returns the gates in the client library's form.
     pub fn client_gates(&self) -> Vec<Gate> {
         self.gates.iter().map(GateConfig::gate).collect()
     }

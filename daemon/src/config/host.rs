@@ -58,12 +58,12 @@ fn exists(principal: &Principal) -> bool {
     match principal {
         Principal::User(name) => !matches!(User::from_name(name), Ok(None)),
         Principal::Group(name) => !matches!(Group::from_name(name), Ok(None)),
-        // A uid needs no name: containers use many that the host does not know.
+        // A uid is valid without a name. Containers use many uids that have no name on the host.
         Principal::Uid(_) | Principal::Anyone => true,
     }
 }
 
-/// The uid that `principal` stands for, if it stands for one.
+/// Returns the uid of `principal`, if `principal` is a uid or the name of an existing user.
 pub(super) fn uid_of(principal: &Principal) -> Option<u32> {
     match principal {
         Principal::Uid(uid) => Some(*uid),

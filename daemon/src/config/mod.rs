@@ -141,10 +141,11 @@ pub struct ChannelConfig {
     /// Largest payload in bytes; the ring's limit if `None`.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub max_message: Option<u64>,
-    /// Users who may publish. Root and the daemon's own user are always permitted. If the list is empty, nobody else is.
+    /// Users who may publish. Root and the daemon's own user are always permitted. If the list is empty, no other user is permitted.
     #[serde(default)]
     pub publishers: Vec<Principal>,
-    /// Users who may read. Root, the daemon's own user and publishers are always permitted. If the list is empty, nobody else is.
+    /// Users who may read. Root, the daemon's own user and publishers are always permitted. If the list is empty, no other user is
+    /// permitted.
     #[serde(default)]
     pub subscribers: Vec<Principal>,
     /// Whether a new publisher continues in the segment of the previous publisher.

@@ -1,4 +1,4 @@
-//! Checks of the clocks, and whether the CPU is a real one.
+//! Checks of the clocks, and a check whether this host is a virtual machine.
 
 use super::{
     Area, Check, Unread,
@@ -153,7 +153,8 @@ fn steal_time(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         .find(|line| line.starts_with("cpu "))
         .ok_or_else(|| malformed(PATH, &text, "a line for all CPUs"))?;
     let ticks: Vec<u64> = line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
-    // user nice system idle iowait irq softirq steal; the guest columns after it are counted in user already.
+    // The columns are: user nice system idle iowait irq softirq steal. The columns `guest` and `guest_nice` follow; `user` and `nice`
+    // include them.
     let Some(&steal) = ticks.get(7) else {
         return Err(malformed(PATH, line, "eight columns of ticks"));
     };

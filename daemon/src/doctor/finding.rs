@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-/// The status of a check, ordered from worst to best. `Unknown` has no rank in this order, because it says nothing about the host.
+/// The status of a check, ordered from worst to best. `Unknown` is between `Warn` and `Pass`, although it says nothing about the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -132,7 +132,7 @@ impl Mend {
         Self { assignment: Some(Assignment { file, value: value.to_string() }), ..self }
     }
 
-    /// A sysctl, such as `vm.swappiness`.
+    /// Makes the mend that sets a sysctl, such as `vm.swappiness`.
     pub(super) fn sysctl(key: &str, value: impl std::fmt::Display) -> Self {
         Self::new(
             format!("sysctl -w {key}={value}"),
@@ -141,13 +141,13 @@ impl Mend {
         .assigning(format!("/proc/sys/{}", key.replace('.', "/")), &value)
     }
 
-    /// A file below /sys, or several by a glob.
+    /// Makes the mend that writes a value to a file below /sys. The path can be a glob for several files.
     pub(super) fn sysfs(path: &str, value: impl std::fmt::Display) -> Self {
         let persist = format!("/etc/tmpfiles.d/shmcast-host.conf: w {path} - - - - {value}");
         Self::new(format!("echo {value} | tee {path}"), persist).assigning(path.to_owned(), &value)
     }
 
-    /// A kernel parameter. It takes effect with a reboot.
+    /// Makes the mend that sets a kernel parameter, which takes effect with a reboot.
     pub(super) fn boot(parameter: &str) -> Self {
         Self::new(
             format!(
@@ -180,7 +180,7 @@ impl Verdict {
         Self { status: Status::Fail, says: says.into(), mend: Some(mend) }
     }
 
-    /// Nothing can be claimed, although every file could be read.
+    /// Makes the verdict of a check that read every file and still cannot judge the setting.
     pub(super) fn unknown(says: impl Into<String>) -> Self {
         Self { status: Status::Unknown, says: says.into(), mend: None }
     }

@@ -73,7 +73,8 @@ fn isolcpus(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 fn nohz_full(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const PATH: &str = "/sys/devices/system/cpu/nohz_full";
     let parameter = format!("nohz_full={}", p.candidates()?);
-    // A kernel that was built without the feature has no such file. The missing file is an answer only if the neighbouring files exist.
+    // A kernel that was built without the feature has no such file. The file with the online CPUs was read above from the same directory,
+    // so a missing directory is not the cause.
     if !p.exists(PATH) {
         p.note(PATH, "missing");
         let mend = Mend::new(
@@ -169,7 +170,7 @@ fn irq_affinity(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 fn irqbalance(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let processes: Vec<String> =
         p.names("/proc")?.into_iter().filter(|name| name.parse::<u32>().is_ok()).collect();
-    // A process might be gone before its name is read. If there is no process at all, /proc shows nothing.
+    // A process might end before its name is read. If no name at all can be read, the result is unknown.
     let mut named = 0;
     let mut running = None;
     for process in processes {

@@ -85,8 +85,8 @@ fn preemption(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         return Ok(Verdict::pass("PREEMPT_RT"));
     }
     let mode = match () {
-        // The preemption of such a kernel can be switched. The choice on the kernel's command line counts, unless debugfs shows the present
-        // state.
+        // The preemption mode of such a kernel can be changed. debugfs shows the present mode. Without debugfs, the mode on the kernel's
+        // command line counts.
         () if has("PREEMPT_DYNAMIC") => match p.boot_parameter("preempt")? {
             Some(mode) if !p.exists(MODES) => mode,
             _ => p.choice(MODES, '(', ')')?,
@@ -153,7 +153,8 @@ fn timer_migration(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         .optional("/sys/devices/system/cpu/nohz_full")
         .and_then(|list| list.parse().ok())
         .unwrap_or_default();
-    // A nohz_full CPU hands its timers to the others and takes none. On such CPUs, migration is wanted.
+    // A nohz_full CPU gives its timers to other CPUs, and takes no timers from them. So migration is wanted if all checked CPUs are
+    // nohz_full.
     let handed_off = !silent.is_empty() && p.cpus()?.minus(&silent).is_empty();
     Ok(match (value, handed_off) {
         (1, true) => Verdict::pass("timers move away from the nohz_full CPUs"),

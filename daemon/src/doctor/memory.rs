@@ -155,7 +155,7 @@ fn compact_locked(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// A burst of this size takes a common disk about a second.
+/// A common disk needs about a second to write this much.
 const BURST_KIB: u64 = 1 << 20;
 
 fn dirty_writeback(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
@@ -163,7 +163,7 @@ fn dirty_writeback(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         let mend = Mend::sysctl("vm.dirty_writeback_centisecs", 500);
         return Ok(Verdict::warn("periodic writing is off, so all of it comes at once", mend));
     }
-    // The kernel uses the bytes if they are set, and else the percentage of the available memory.
+    // The kernel uses the number of bytes if it is set, and otherwise the percentage of the available memory.
     let background_kib = match p.number::<u64>("/proc/sys/vm/dirty_background_bytes")? {
         0 => {
             let percent: u64 = p.number("/proc/sys/vm/dirty_background_ratio")?;

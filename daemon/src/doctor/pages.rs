@@ -63,8 +63,8 @@ fn thp_defrag(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// The first kernel version that makes huge pages on a program's request. In this and later versions, only the setting `deny` prevents
-/// that.
+/// The first kernel version that makes huge pages on a program's request. In this and later versions, only the setting `deny` prevents huge
+/// pages.
 const COLLAPSES_SINCE: (u32, u32) = (6, 1);
 
 fn thp_shmem(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
@@ -96,7 +96,8 @@ const ROOMY_KIB: u64 = 512 << 10;
 fn dev_shm(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const PATH: &str = "/proc/self/mountinfo";
     let mounts = p.quiet(PATH)?;
-    // "ID PARENT MAJ:MIN ROOT POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS"; the last mount hides those before it.
+    // "ID PARENT MAJ:MIN ROOT POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS". If several lines have the same mount point, the last mount
+    // counts.
     let mount = mounts.lines().rev().find_map(|line| {
         let (front, back) = line.split_once(" - ")?;
         (front.split(' ').nth(4)? == "/dev/shm").then_some((front.split(' ').nth(5)?, back))

@@ -122,14 +122,15 @@ impl<'a> Probe<'a> {
         self.host.root.text(path).inspect_err(|error| self.note_unread(path, error))
     }
 
-    /// Reads the text of one of many files. The file might no longer exist. The check records only a sum over these files. The text need
-    /// not be UTF-8, because a process can have any bytes in its name.
+    /// Reads one of many similar files, such as the names of all processes. Returns `None` if the file cannot be read, for example because
+    /// it is gone. The file is not recorded, because the check records a sum. The text need not be UTF-8, because a process can have any
+    /// bytes in its name.
     pub(super) fn one_of_many(&self, path: &str) -> Option<String> {
         let bytes = self.host.root.bytes(path).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// Reads the text of `path`. Returns `None` if the file does not exist or cannot be read. Neither is an error.
+    /// Reads the text of `path`. If the file does not exist or cannot be read, this is no error, and the result is `None`.
     pub(super) fn optional(&mut self, path: &str) -> Option<String> {
         let text = self.host.root.text(path).ok()?;
         self.note(path, &text);

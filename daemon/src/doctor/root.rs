@@ -63,7 +63,7 @@ pub enum Unread {
         /// Absolute path on the host.
         path: String,
     },
-    /// Reading failed otherwise.
+    /// The file could not be read for another reason.
     #[error("cannot read {path}: {cause}")]
     Failed {
         /// Absolute path on the host.

@@ -116,7 +116,7 @@ fn cache(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
             continue;
         };
         let own = format!("/sys/class/block/{drive}/queue/write_cache");
-        // The queue is that of the whole drive.
+        // A partition has no queue of its own. In this case, the path leads to the queue of the whole drive.
         let path =
             if p.exists(&own) { own } else { format!("/sys/class/block/{drive}/../queue/write_cache") };
         match p.text(&path)?.trim() {

@@ -88,7 +88,7 @@ impl Log {
         for (cpu, stalls) in stalls {
             let tag = format!("cpu{cpu}");
             let tag = Tag::new(&tag).expect("a tag without comma, space or line end");
-            // A builder without settings writes no header, so a new one can be made each time.
+            // A new builder is made for each line. This is possible because a builder without settings writes no header.
             let written = IntervalLogWriterBuilder::new()
                 .begin_log_with(&mut self.file, &mut self.serializer)
                 .map_err(IntervalLogWriterError::IoError)

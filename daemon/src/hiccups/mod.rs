@@ -228,7 +228,8 @@ impl Recorder {
             let thread = std::thread::Builder::new()
                 .name(format!("hiccups-{cpu}"))
                 .spawn(move || {
-                    // The thread that started this one might no longer wait for the result. Then it has also set `stop`.
+                    // If the starting thread no longer waits for this result, that thread has also set `stop`. So a failed send does no
+                    // harm.
                     let _ = report.send(pin(cpu));
                     watch(&its, threshold_ns)
                 })
@@ -333,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_stall_lost_between_two_drains() {
-        // With a threshold of 0, every reading at which the clock has advanced is a stall. These are enough to race
+        // With a threshold of 0, every reading at which the clock has advanced is a stall. So the thread records so often that it races
         // with the drains.
         let cpus: CpuList = allowed_cpus().expect("affinity").iter().take(1).collect();
         // An even and an odd number of drains, so that each tally is once the last one in use.

@@ -22,8 +22,8 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The time for which an answer of the user database stays valid.
 pub const FRESH: Duration = Duration::from_secs(60);
-/// After a failed look-up, a user is not looked up again for this time. After a wait in vain, nobody waits for the user's names for this
-/// time.
+/// After a failed look-up, the user is not looked up again for this long. After a program has waited in vain for a user's names, other
+/// programs do not wait for these names for this long.
 const FAILED_FOR: Duration = Duration::from_secs(5);
 /// The largest number of look-ups that can run at the same time. If a look-up hangs, its thread stays in use.
 const LOOK_UPS: usize = 4;
@@ -103,8 +103,9 @@ impl Access {
         Identity { pid: peer.pid, uid: peer.uid, gid: peer.gid, names, command }
     }
 
-    /// Returns the names of the user of `peer`; `None` if the user database does not answer within two seconds, or did not a short time ago.
-    /// Names are not looked up for a privileged user, who is always permitted. An answer is valid for a minute.
+    /// Returns the names of the user of `peer`. Returns `None` if the look-up fails, or does not end within two seconds. After that, no
+    /// program waits for the user's names for five seconds. Names are not looked up for a privileged user, who is always permitted. An
+    /// answer is valid for a minute.
     pub async fn names(&self, Peer { uid, gid, .. }: Peer) -> Option<Arc<Names>> {
         if self.is_privileged(uid) {
             return Some(Arc::default());

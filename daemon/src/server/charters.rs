@@ -36,8 +36,8 @@ impl Charters {
         Ok(Self { dir: open_dir(path)?, path: path.to_owned(), boot, nameless: BTreeSet::new() })
     }
 
-    /// Restores the names of `held`, the charters in use, after somebody has moved their directory. Returns the channels whose charters
-    /// have lost their names for good since the last call, because somebody removed or moved their own files.
+    /// Restores the names of the charters in use, `held`, after somebody has moved their directory. A charter has lost its name for good if
+    /// somebody removed or moved its own file. Returns the channels to which this has happened since the last call.
     ///
     /// Removes a file that now has the name of a lost charter. Otherwise the next daemon would take this file for the channel's charter.
     ///
@@ -101,7 +101,7 @@ impl Charters {
         }
     }
 
-    /// Returns the charter of the channel `name`, if the charter exists. It is from an earlier daemon, or from a removed channel.
+    /// Returns the charter of the channel `name`, if the charter exists. The charter is from an earlier daemon, or from a removed channel.
     ///
     /// # Errors
     /// The system's error.

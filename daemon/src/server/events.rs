@@ -114,7 +114,7 @@ impl Events {
     }
 
     /// Reports an event. If the event concerns a channel or a program, `channel` and `who` name them. If a user causes too many events, the
-    /// log gets their count in place of a line for each. Followers receive all events.
+    /// log has only their number. Followers receive all events.
     pub fn tell(
         &self,
         event: &'static str,

@@ -89,7 +89,7 @@ impl Folder {
         loop {
             looks.tick().await;
             let folder = self.clone();
-            // The files might be on a slow disk.
+            // The files might be on a slow disk, so they are checked on another thread.
             let looked = tokio::task::spawn_blocking(move || folder.inner().renew()).await;
             let Ok(looked) = looked else { continue };
             let renewed = looked.and_then(|Renewed { listener, is_any }| {

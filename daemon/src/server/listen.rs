@@ -19,7 +19,8 @@ const INSTEAD: &str = "give another --socket, or move it away";
 const ELSEWHERE: &str =
     "this user may make nothing there: set XDG_RUNTIME_DIR to a directory of this user's, or give --socket";
 
-/// Returns an error text with advice. The text says that `what` happened when the path was created or opened.
+/// Returns the path `what` with advice, for an error text. If this user may not create the file, the advice is to use another place. In all
+/// other cases, the advice is the text `otherwise`.
 fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
     let may_make_none = error.kind() == ErrorKind::PermissionDenied && !what.exists();
     let instead = if may_make_none { ELSEWHERE } else { otherwise };
@@ -90,7 +91,7 @@ fn make_folder(path: &Path) -> Result<()> {
 /// If another daemon listens there, or if the file at `path` is not a leftover.
 pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
     make_folder(path)?;
-    // The lock's file stays, so it is made only beside a socket.
+    // The lock's file is never removed. So it is not made beside a file that is not a socket of this user.
     if let Some(found) = look(path)? {
         check_kind(path, &found)?;
     }
@@ -151,7 +152,7 @@ fn lock(path: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// Returns the metadata of the file at `path`. For a symbolic link, they describe the link itself.
+/// Returns the metadata of the file at `path`. For a symbolic link, the metadata describe the link itself.
 fn look(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),
@@ -197,7 +198,7 @@ fn check_kind(path: &Path, found: &Metadata) -> Result<()> {
 }
 
 /// Renames the leftover at `path`, and then deletes it. If the renamed file is not the one that `found` describes, somebody has replaced
-/// the leftover meanwhile. Then this function renames that file back, and fails.
+/// the leftover meanwhile. In this case, the file gets its name back, and the function fails.
 fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".leftover-{}", std::process::id()));

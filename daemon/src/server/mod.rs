@@ -7,8 +7,8 @@
 //! | thread | task | waits for |
 //! |---|---|---|
 //! | event loop (the main thread) | signals, the control socket and all connections, metrics over HTTP, the watchdog | sockets, timers |
-//! | a few for work that may block | making the memory of channels, look-ups in the user database, reading the configuration again, its warnings, a look at the daemon's files once a second, ending the bridges | the system, the network |
-//! | `shmcast-waker` | wakes parked readers (`waker`); starts with the first of them | their bells, short pauses |
+//! | a few for work that may block | make the memory of channels, look up users, read the configuration again and check it, check the daemon's files once a second, read journals for readers, promote channels, end the bridges and recorders | the system, the network |
+//! | `shmcast-waker` | wakes parked readers (`waker`); starts with the first parked reader | their bells, short pauses |
 //! | `bridges` | starts, watches and ends the bridges (`bridges`) | orders, 50 ms |
 //! | one or two per bridge | messages and repairs between hosts (`shmcast_bridge`) | rings, sockets |
 //! | `journal`, one per channel with a journal | starts, watches and ends its recorder; removes old files (`journals`) | 100 ms |
@@ -68,15 +68,15 @@ use state::{Newcomers, ServerState};
 use store::{Kept, Store};
 use waker::Waker;
 
-/// Pauses after a crash of the earlier daemon, two seconds in all. Meanwhile the programs of the earlier daemon attach again, and other
-/// programs wait. There are many short pauses in place of a long one. So a time for which this process is stopped uses up only one short
-/// pause.
+/// The time for which new programs wait after a crash of the earlier daemon, two seconds in all. Meanwhile the programs of the earlier
+/// daemon attach again. The time is divided into short pauses. If this process is stopped for a while, only the present pause passes
+/// meanwhile.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// While memory is made, the daemon repeatedly asks the service manager for more time to start. Each request adds this time.
 const GOES_ON: Duration = Duration::from_secs(60);
 
-/// The life of an idle thread in tokio's pool: for ever. If the system refuses a new thread, work waits for an existing thread. If there
-/// were no existing thread, tokio would panic.
+/// The time after which tokio ends an idle thread of its pool: never. If the system refuses a new thread, work waits for an existing
+/// thread. Tokio would panic if there were no existing thread.
 const THREADS_STAY: Duration = Duration::from_secs(u32::MAX as u64);
 /// If connections were accepted without a failure for this long, the next failure is logged again.
 const RECOVERED: Duration = Duration::from_secs(10);
@@ -111,7 +111,7 @@ pub fn run(options: &Options) -> Result<()> {
     let first = first.context("start a thread: raise the limit on processes (ulimit -u, TasksMax)")?;
     let _ = first.join();
     let ended = runtime.block_on(serve(options, config, inherited));
-    // A look-up that hangs must not delay the exit.
+    // A look-up in the user database can hang. It must not delay the exit.
     runtime.shutdown_background();
     ended
 }
@@ -181,7 +181,8 @@ async fn serve(options: &Options, config: Config, inherited: Inherited) -> Resul
     let path = options.socket.clone().or_else(|| config.daemon.socket.clone()).unwrap_or_else(default_socket);
     let marker = path.with_extension("running");
     let (segments, sockets) = sort(inherited);
-    // If the marker exists and no segments were kept, the earlier daemon has crashed, and programs that hold its segments come back first.
+    // If the marker exists and no segments were kept, the earlier daemon has crashed. Its programs have the segments, so they attach before
+    // new programs.
     let crashed = marker.exists() && segments.is_empty();
     let kept = segments.len();
     let (listener, place) = match sockets.into_iter().next() {
@@ -208,12 +209,13 @@ async fn serve(options: &Options, config: Config, inherited: Inherited) -> Resul
         made = make(registry, config.clone(), segments) => made?,
         () = signals.ends.received() => return Ok(()),
     };
-    // The metrics server needs the channels. It runs only when this task next waits, and that is after `open`.
+    // The metrics server needs the channels, which `open` makes available below. The server's task cannot run before that, because there is
+    // no wait in between.
     #[cfg(feature = "http")]
     if let Some(address) = config.daemon.http {
         metrics::spawn(address, shared.clone()).await?;
     }
-    // The marker comes after all steps that can fail: a daemon that fails in such a step has served no program, so the next daemon need not
+    // The marker is written just before programs are served. A daemon that fails earlier has served no program, so the next daemon need not
     // wait for any program.
     let folder = Folder::new(own.as_ref().unwrap_or(&path), marker, place);
     folder.mark();
@@ -286,8 +288,8 @@ async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) ->
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
-    // Recorders and bridges might be new programs. They must not cause new memory for a channel while programs with the old memory can no
-    // longer attach again.
+    // If new programs still wait, they are refused now. Recorders and bridges can be among them. If one were let in, it could get new
+    // memory for a channel, although programs with the old memory can no longer attach again.
     if !fault!("the_last_newcomers_are_let_in") {
         shared.decide_on_newcomers(Newcomers::SentAway);
     }
@@ -304,7 +306,7 @@ async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) ->
             held.registry().hold(channel)
         })
     });
-    // The holds last until the process ends, because a journal might have recorded a clean end.
+    // The holds last until the process ends, because a journal might have recorded a clean end, after which nobody may publish.
     let _holds = ending.await.context("stop the bridges and the recorders")?;
     connection::settle().await;
     if !shared.registry().is_needed() {
@@ -364,7 +366,7 @@ async fn make(mut registry: Registry, config: Config, segments: Vec<Kept>) -> Re
     }
 }
 
-/// Accepts connections for ever, on the last socket of `listeners`.
+/// Accepts connections for ever. When `listeners` returns a new socket, accepts connections on this socket from then on.
 async fn accept(
     mut listener: UnixDatagram,
     mut listeners: UnboundedReceiver<UnixDatagram>,

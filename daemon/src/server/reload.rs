@@ -6,14 +6,15 @@ use super::{Carriers, Options, journals, warn, without_file};
 use crate::config::Config;
 use anyhow::Result;
 
-/// Reads the configuration again, on another thread, because a file system can delay its readers for any time. Returns an error's text.
+/// Reads the configuration again, on another thread, because a file system can delay its readers for any time. An error is returned as
+/// text.
 async fn load_again(options: &Options) -> Result<Config, String> {
     let Some(path) = options.config_path.clone() else { return Ok(without_file()) };
     let loaded = tokio::task::spawn_blocking(move || Config::load_again(&path).map_err(|e| e.to_string()));
     loaded.await.map_err(|e| e.to_string())?
 }
 
-/// Returns the settings that differ from those with which the daemon started, and hold only after its restart.
+/// Returns the names of the settings that apply only after a restart of the daemon, and that differ from those at its start.
 fn settings_of_start(options: &Options, started: &Config, wanted: &Config) -> Vec<&'static str> {
     let (before, now) = (&started.daemon, &wanted.daemon);
     let differs = [

@@ -26,7 +26,7 @@ pub(super) enum Newcomers {
 /// State that all connections share.
 #[derive(Debug)]
 pub struct ServerState {
-    /// Set once the memory of all channels is made.
+    /// The registry. It is set when the memory of all channels is made.
     pub(super) opened: OnceLock<Mutex<Registry>>,
     pub(super) is_open: watch::Sender<bool>,
     /// The treatment of programs that were not attached before.
@@ -42,7 +42,7 @@ pub struct ServerState {
     pub journals: Journals,
     /// A number that grows with each start of the daemon.
     pub instance: u64,
-    /// The wall clock when this daemon started. If the clock is set later, this time stays.
+    /// The wall clock when this daemon started. It stays the same if somebody changes the clock afterwards.
     pub started: SystemTime,
 }
 

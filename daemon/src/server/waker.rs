@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A pause is at most the silence divided by this.
+/// The pause is the silence divided by this number, within the configured limits.
 const SILENCE_SHARE: u32 = 16;
 
 /// The waker and its parked readers. Its thread starts with the first reader, and ends when this value is dropped.
@@ -31,8 +31,8 @@ pub struct Waker {
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// A socket pair with which the thread's wait can be interrupted. The thread waits for the first end and for the readers' bells.
-    /// `knock` writes to the second end.
+    /// A socket pair that interrupts the thread's wait. The thread waits for the first end and for the readers' bells. `knock` writes to
+    /// the second end.
     door: (UnixStream, UnixStream),
 }
 
@@ -99,7 +99,7 @@ impl Waker {
 
     /// Forgets a reader, if it is one of this waker's readers.
     pub fn forget(&self, id: ConnectionId) {
-        // The thread might be blocked on the reader's bell. It is woken so that it drops the bell.
+        // The thread might be blocked while it holds the reader's bell. So the thread is woken, and drops the bell.
         if self.shared.state().readers.remove(&id).is_some() {
             self.shared.knock();
         }
@@ -169,7 +169,7 @@ impl Inner {
                     }
                 }
             }
-            // The pause that follows keeps this from becoming a busy loop.
+            // The caller pauses after this error, so that the thread does not try again at once.
             Err(e) => tracing::error!("cannot wait for parked readers: {e}"),
         }
         let _ = (&self.door.0).read(&mut [0; 64]);

@@ -123,8 +123,9 @@ pub fn plan(host: &Host) -> Tuned {
 /// Makes the changes that [`plan`] shows. With `keep`, they survive reboots.
 ///
 /// # Errors
-/// [`TuneError`]. After an error nothing was changed, but the original values might have been saved. A value that cannot be written is not
-/// an error, but is reported by its item.
+/// [`TuneError`]. An error before the original values are saved leaves all values as they were. After the changes, writing the list of
+/// original values or the files for the next boot can still fail. A value that cannot be written is not an error, but is reported by its
+/// item.
 pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
     let root = host.root();
     if keep {

@@ -27,7 +27,7 @@ pub(crate) fn compile(settings: &Settings) -> Result<Vec<BpfProgram>> {
         refusing(families(settings)?, libc::EAFNOSUPPORT)?,
         refusing(restricted(settings, &groups)?, libc::EPERM)?,
         refusing(opaque(settings), libc::ENOSYS)?,
-        // SystemCallErrorNumber=EPERM. It is last, because it can forbid the call that applies further filters.
+        // SystemCallErrorNumber=EPERM. This filter is the last one, because it can forbid the call that applies filters.
         filter(allowed, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?,
     ])
 }
@@ -105,8 +105,8 @@ impl Groups {
                 }
             }
         }
-        // KeyringMode=private gives the process its own keyring, by a call that no library wraps. Here all calls about
-        // keyrings are refused, which is stricter: a program that needs one fails.
+        // KeyringMode=private gives the process its own keyring, by a call that no library wraps. Here all calls about keyrings are
+        // refused, which is stricter: a program that makes such a call fails.
         let keyrings = self.numbers("@keyring")?;
         allowed.retain(|number| !keyrings.contains(number));
         Ok(allowed)

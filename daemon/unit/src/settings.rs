@@ -16,11 +16,11 @@ const OF_THE_MANAGER: [&str; 12] = [
     "TimeoutStartSec",
     "TimeoutStopSec",
     "FileDescriptorStoreMax",
-    // These two settings decide whether the directory, and the user's other shared memory, stay after the service has ended.
+    // These two settings decide whether the runtime directory, and the user's other shared memory, stay after the service has ended.
     "RuntimeDirectoryPreserve",
     "RemoveIPC",
-    // The control group's list of devices. `PrivateDevices` already decides which nodes exist, and without CAP_MKNOD the process cannot
-    // make others.
+    // This setting limits the devices of the control group. `PrivateDevices` already decides which device nodes exist, and without
+    // CAP_MKNOD the process cannot make other nodes.
     "DevicePolicy",
 ];
 
@@ -49,7 +49,7 @@ const ONE_VALUE: [(&str, &str); 8] = [
     ("CapabilityBoundingSet", ""),
     ("AmbientCapabilities", ""),
     ("ProtectSystem", "strict"),
-    // These two settings leave /proc as it is.
+    // With these two values, systemd does not change /proc.
     ("ProtectProc", "default"),
     ("ProcSubset", "all"),
     // `calls.rs` applies this more strictly than systemd does.

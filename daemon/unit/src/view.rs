@@ -65,7 +65,8 @@ pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<
     if settings.is_set("ProtectControlGroups") {
         read_only_below(Path::new("/sys/fs/cgroup"), &[])?;
     }
-    // ProtectSystem=strict, the only known value. It comes last, because it changes the mounts that exist by now.
+    // ProtectSystem=strict, the only value that this crate supports. This step comes last, because it must also change the mounts that were
+    // made above.
     let mut writable: Vec<PathBuf> = API_TREES.map(PathBuf::from).into();
     writable.push(shown_at);
     writable.extend(state);

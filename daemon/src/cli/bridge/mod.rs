@@ -134,7 +134,7 @@ fn for_each_line<T: Clone>(option: &str, lines: usize, values: &[T]) -> Result<V
     }
 }
 
-/// Closes the capture, if there is one, and reports its size.
+/// Closes the capture, if there is one. Reports how many packets were left out, if there are any.
 fn finish(capture: Option<CaptureFile>) -> Result<()> {
     let Some(file) = capture else { return Ok(()) };
     let captured = file.finish().context("write the capture --pcap")?;
@@ -165,10 +165,10 @@ fn progress() -> ProgressBar {
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
 }
 
-/// The least time between two reports of a trouble that goes on.
+/// The shortest time between two reports of a problem that continues.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Reports that a count of troubles has grown, but not more often than every minute.
+/// Reports that a count of problems has grown, but at most once a minute.
 #[derive(Default)]
 struct Seldom {
     seen: u64,

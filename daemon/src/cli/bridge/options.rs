@@ -33,12 +33,12 @@ pub(super) struct Options {
 pub(super) enum Side {
     Send,
     Receive,
-    /// The bridge does nothing: only its servers are of interest.
+    /// The verb runs no bridge, and only needs the servers of the bridge's configuration.
     Neither,
 }
 
 impl Side {
-    /// The name of the side's own table within the bridge's table; `None` for [`Side::Neither`].
+    /// Returns the name of the table for this direction, which is inside the bridge's table; `None` for [`Side::Neither`].
     fn table(self) -> Option<&'static str> {
         match self {
             Side::Send => Some("send"),
@@ -49,7 +49,7 @@ impl Side {
 }
 
 impl Options {
-    /// Makes the table of the bridge of `channel`. It begins with the table of the configuration file, if a file is given.
+    /// Makes the table of the bridge of `channel`. If the user gave a configuration file, the table begins as a copy of the file's table.
     pub(super) fn draft(&self, channel: &str, side: Side) -> Result<Draft> {
         let mut draft = Draft(match &self.config {
             Some(file) => self.table_of(file, channel, side)?,
@@ -62,7 +62,7 @@ impl Options {
         Ok(draft)
     }
 
-    /// Returns the spec of the bridge. The options override the draft and the servers of NATS.
+    /// Returns the spec of the bridge. `nats` replaces the servers of the draft. The options of `--set` override both.
     pub(super) fn finish(&self, mut draft: Draft, side: Side, nats: &[String]) -> Result<BridgeSpec> {
         self.refuse_accounts(nats)?;
         if !nats.is_empty() {
@@ -86,7 +86,7 @@ impl Options {
         Ok(spec)
     }
 
-    /// The settings of the channel that a receiver makes.
+    /// The options of `--set` that are settings of the channel. A receiver makes its channel with them.
     pub(super) fn of_channel(&self) -> impl Iterator<Item = &Setting> {
         self.set.iter().filter(|setting| is_of_channel(setting))
     }
@@ -107,7 +107,7 @@ impl Options {
         Ok(())
     }
 
-    /// Returns the table of the bridge of `channel` in `file`. `side` says whether the bridge must send or receive.
+    /// Returns the table of the bridge of `channel` in `file`. `side` says whether the bridge must send or receive, or may do either.
     fn table_of(&self, file: &Path, channel: &str, side: Side) -> Result<Table> {
         let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
         // The daemon's own parser reports mistakes with their positions.
@@ -153,8 +153,8 @@ impl Draft {
         }
     }
 
-    /// Gives the bridge these lines, if there are any, each with its source. The user gives the interfaces once for all lines, or once for
-    /// each line.
+    /// Gives the bridge these lines, if there are any. Each line has its group and source. The user can give no interface, one for all
+    /// lines, or one for each line.
     pub(super) fn put_lines(
         &mut self,
         groups: &[(SocketAddr, Option<IpAddr>)],
@@ -180,7 +180,7 @@ fn is_of_channel(setting: &Setting) -> bool {
     ["capacity", "max_message", "permissions", "board", "gate"].contains(&setting.table())
 }
 
-/// Whether an account stands in one of these addresses.
+/// Whether one of these addresses contains an account.
 fn has_account(servers: &Value) -> bool {
     match servers {
         Value::String(text) => text.contains('@'),

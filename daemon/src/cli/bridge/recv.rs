@@ -70,7 +70,8 @@ impl Args {
         self.common.options.finish(draft, Side::Receive, &self.common.nats)
     }
 
-    /// The options for opening the channel. The messages of a new channel must fit a packet, so that a bridge can send the channel on.
+    /// Returns the options for opening the channel. A message of a new channel must fit in one packet, so that a bridge can forward the
+    /// channel.
     fn publisher(&self, host: &Host, spec: &BridgeSpec) -> Result<PublisherBuilder> {
         let settings = Settings::read(self.capacity, self.common.options.of_channel())?;
         // The bridge starts once and runs for a long time, so a slow start is acceptable.
@@ -80,7 +81,7 @@ impl Args {
         if is_any_size || settings.max_message.is_some() || host.channel(&spec.channel).is_ok() {
             return Ok(publisher);
         }
-        // Other senders might fill an Ethernet frame.
+        // Other senders might fill an Ethernet frame, so the limit is at least the payload of such a frame.
         let most = if fault!("only_our_payloads_fit") { 0 } else { ETHERNET_PAYLOAD_BYTES };
         let datagram = spec.payload_bytes.max(most);
         let fits = (datagram - HEADER_BYTES - LENGTH_BYTES) as u64;

@@ -116,7 +116,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     outcome(channel, egress.life(), egress.counters().messages_missed, interrupted)
 }
 
-/// Shows the bridge's progress until the bridge has ended. If a signal came, returns the interruption.
+/// Shows the bridge's progress until the bridge has ended. With `--until-end`, returns the error for a signal that came before the end of
+/// the session.
 fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     let channel = &args.channel;
     let progress = progress();
@@ -177,7 +178,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     interrupted
 }
 
-/// Reports the session that is sent, and each later one. A channel that is made again has another session.
+/// Reports the session that the bridge sends, and each later session. A channel that is removed and made again gets another session.
 fn tell_session(channel: &str, egress: &Egress, progress: &ProgressBar, told: &mut Option<Session>) {
     let now = egress.life().session();
     if let Some(session) = now.filter(|_| now != *told) {
@@ -186,7 +187,7 @@ fn tell_session(channel: &str, egress: &Egress, progress: &ProgressBar, told: &m
     }
 }
 
-/// The troubles of the sender's files that were reported.
+/// The problems with the sender's files, and when each was last reported.
 #[derive(Default)]
 struct Troubles {
     state: Seldom,
@@ -252,7 +253,7 @@ fn history(spec: &BridgeSpec) -> Option<&HistoryFrom> {
     spec.nats().map(|nats| &nats.history).or(repair.map(|repair| &repair.history))
 }
 
-/// Refuses a directory that has no journal of the channel. A missing channel is not reported here.
+/// Refuses a directory that has no journal of the channel's stream. If the channel does not exist, does nothing.
 fn check_history(channel: &str, dir: &Path, subscriber: &SubscriberBuilder) -> Result<()> {
     let Ok(subscriber) = subscriber.clone().page(false).open() else { return Ok(()) };
     match Journal::open_stream(dir, subscriber.header().stream) {
@@ -261,7 +262,7 @@ fn check_history(channel: &str, dir: &Path, subscriber: &SubscriberBuilder) -> R
              writes to, or set it to false",
             dir.display()
         ),
-        // A recorder has made the stream's folder, and is about to begin the first file.
+        // A recorder has made the folder of the stream, and is about to make the first file in it.
         Err(JournalError::Empty { path }) if path != dir => Ok(()),
         opened => Ok(opened.map(drop)?),
     }

@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says how many packets the kernel split after one send call, or merged into one receive call.
+/// Says how many packets the kernel split after one send call, or merged into one receive call. Also says if the kernel refused to split.
 fn segments(bridge: &BridgeStatus) -> Option<String> {
     let count = |path: &str| bridge.figures.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let (left, came) = (count("/send/datagrams_segmented"), count("/receive/datagrams_merged"));
@@ -118,7 +118,7 @@ fn settings(bridge: &BridgeStatus) -> Option<String> {
     Some(format!("wait = {mode} ({why}){link}"))
 }
 
-/// Counters that are usually 0. Each has the sentence that is shown for other values.
+/// Counters that are usually 0. If a counter is not 0, its sentence is shown with the count.
 const COUNTS: [(&str, &str); 15] = [
     ("/send/takeovers", "times it began to send in place of a peer"),
     ("/send/yields", "times it left the sending to a peer"),
@@ -137,8 +137,8 @@ const COUNTS: [(&str, &str); 15] = [
     ("/receive/leases_full", "times a server had no place for a lease"),
 ];
 
-/// Returns sentences about the counters of [`COUNTS`], about the claim (which sender is active), and about this receiver's number in its
-/// group.
+/// Returns sentences about the claim (which sender is active), about this receiver's number in its group, and about the counters of
+/// [`COUNTS`].
 fn counts(figures: &Value) -> Vec<String> {
     let figure = |path: &str| figures.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let mut said = Vec::new();

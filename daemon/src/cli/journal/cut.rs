@@ -87,8 +87,8 @@ pub(super) const fn is_of_the_channel(control: &JournalControl) -> bool {
     matches!(control, JournalControl::Ring(_) | JournalControl::Source { .. } | JournalControl::Clock { .. })
 }
 
-/// Returns the header for a new file that begins with `first`. Epoch and ring are those at `first`. Also returns a wall clock and the
-/// ring's ticks at the same moment, which serve to convert later times.
+/// Returns the header for a new file that begins with `first`. The header has the epoch and the ring of the message `first`. Also returns a
+/// wall clock and the ring's ticks at the same moment, which serve to convert later times.
 pub(super) fn beginning(
     journal: Journal,
     first: u64,

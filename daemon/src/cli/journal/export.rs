@@ -186,7 +186,8 @@ impl<W: Write> Feed<W> {
     /// sequence.
     fn go_to(&mut self, sequence: u64) -> Result<()> {
         if self.sums.packets > 0 && self.has_leapt(sequence) {
-            // A receiver believes where the feed begins only if several packets agree.
+            // A receiver learns the beginning of the feed only from several packets that agree. So heartbeats are added if there were fewer
+            // packets.
             if self.sums.packets < HEARTBEATS as u64 {
                 for _ in 0..HEARTBEATS {
                     self.send(&heartbeat(self.session, self.packet.next()))?;

@@ -60,7 +60,7 @@ pub(super) fn run(args: &HoldArgs) -> Result<ExitCode> {
         .with_context(|| format!("no file in {} can be used: see `shmcast journal verify`", dir.display()))?;
     let from = args.from.map_or(Ok(oldest), |place| sequence_at(journal, place))?;
     shmcast_journal::hold(home, stream, name, from).with_context(|| format!("hold {}", dir.display()))?;
-    // Files might have been removed before the hold existed.
+    // Files from `from` on might have been removed before the hold existed.
     let oldest = Journal::open_stream(home, stream)?.first_sequence().unwrap_or(from);
     let gone = oldest.saturating_sub(from);
     if args.json {

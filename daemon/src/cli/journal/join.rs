@@ -71,10 +71,10 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
 
 /// The state of the parts at a sequence.
 enum Found {
-    /// This part has the next message, or records that the channel itself had a gap at the next sequence.
+    /// The part with this index has the next message, or records that the channel itself had a gap there.
     Part(usize),
-    /// All parts that reach this sequence have a loss there. The value ends with the shortest of these losses, or before the next part
-    /// begins.
+    /// All parts that reach this sequence have a loss there. The value ends where the first of these losses ends, or earlier if another
+    /// part begins earlier.
     Lost(Loss),
     /// No part reaches this sequence.
     Nothing,
@@ -115,9 +115,10 @@ struct Joining<'a> {
     bar: ProgressBar,
     cut: Cut,
     sums: Sums,
-    /// The control records since the last message. The next part might repeat these records.
+    /// The control records since the last message. They are kept because the next part might repeat them, and a repeated record is not
+    /// copied again.
     since: Vec<JournalControl>,
-    /// The last loss. The next loss might continue it.
+    /// The last loss, which is not written yet, because the next loss might continue it.
     lost: Option<Loss>,
 }
 

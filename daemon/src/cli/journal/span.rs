@@ -26,8 +26,8 @@ pub(in crate::cli) struct Item<'a> {
     pub(in crate::cli) entry: Entry<'a>,
     /// The wall clock of a message in nanoseconds since 1970; `None` if the message has no time.
     pub(in crate::cli) wall_ns: Option<u64>,
-    /// The wall clock of any message in nanoseconds since 1970. If the message has no time, this is the time of the last clock record
-    /// before it.
+    /// The approximate wall clock of a message in nanoseconds since 1970. If the message has no time, this is the time of the last clock
+    /// record before it.
     pub(in crate::cli) about_ns: Option<u64>,
     /// The header of the file in which the entry is.
     pub(in crate::cli) header: &'a FileHeader,
@@ -36,7 +36,7 @@ pub(in crate::cli) struct Item<'a> {
 /// A reader of a part of a journal.
 pub(in crate::cli) struct Part {
     reader: Reader,
-    /// The sequence after the last one of the part, as far as it is known.
+    /// The sequence after the last message of the part. It is `u64::MAX` if the end is not known.
     end: u64,
     /// The time at which the part ends, in nanoseconds since 1970. It becomes `None` when a later message is found.
     until_ns: Option<u64>,
@@ -48,7 +48,7 @@ pub(in crate::cli) struct Part {
 }
 
 impl Span {
-    /// Whether the user asked for a part.
+    /// Whether the user gave `--from` or `--to`.
     pub(in crate::cli) fn is_given(&self) -> bool {
         self.from.is_some() || self.to.is_some()
     }
@@ -161,7 +161,7 @@ impl Part {
         }
         self.end = if is_within { self.reader.due() } else { end };
         self.until_ns = None;
-        // The caller already has the control records before this message, so they are skipped.
+        // The caller already has the control records that come before this message, so the reader passes over them.
         self.reader.seek(sequence)?;
         while self.reader.due() <= sequence && self.reader.next()?.is_some() {}
         Ok(())

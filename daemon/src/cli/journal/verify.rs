@@ -68,7 +68,7 @@ fn not_listed(verified: &Verified) -> u64 {
     verified.losses_not_listed + verified.damages_not_listed
 }
 
-/// Whether reserves are all that is left out. Most sequences of a reserve were never used, and nobody knows the others.
+/// Whether all sequences that the journal lacks are in reserves. Most sequences of a reserve never had a message.
 fn is_only_skipped(verified: &Verified) -> bool {
     let mut listed = verified.losses.iter();
     listed.all(|loss| loss.cause == Cause::Reserve) && LOSSES.iter().all(|cause| verified.lost(*cause) == 0)

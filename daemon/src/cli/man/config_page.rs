@@ -77,7 +77,7 @@ impl Group<'_> {
 fn show<'a>(page: &mut Roff, group: &Group<'a>, sections: &mut HashSet<&'a str>) {
     let is_new = |item: &&str| item.starts_with('[') && !sections.contains(*item);
     match group.items.iter().position(is_new) {
-        // The items above a new section are an example of the section before it.
+        // The items before a new section belong to the previous section, and are shown as its example.
         Some(at) => {
             example(page, &group.items[..at]);
             sections.insert(group.items[at]);
@@ -85,7 +85,7 @@ fn show<'a>(page: &mut Roff, group: &Group<'a>, sections: &mut HashSet<&'a str>)
             paragraphs(page, &group.comment);
             tags(page, &group.items[at + 1..]);
         }
-        // The section was explained already and is shown once more.
+        // The group begins with a section that was explained already, so the group is shown as one more example.
         None if group.items.first().is_some_and(|item| item.starts_with('[')) => {
             page.control("PP", []);
             paragraphs(page, &group.comment);

@@ -37,8 +37,7 @@ pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
             pages.extend(
                 page.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help"),
             );
-            // The display name, `shmcast-ls`, is the name of the page. Its usage has the words that the user
-            // types, `shmcast ls`.
+            // The display name, `shmcast-ls`, is the name of the page. The usage has the words that the user types: `shmcast ls`.
             let name = page.get_display_name().unwrap_or(page.get_name()).to_owned();
             let mut text = Vec::new();
             clap_mangen::Man::new(page.clone())
@@ -89,7 +88,7 @@ enum Program {
 /// The environment variable with which the script requests completions.
 const ASKED: &str = "SHMCAST_COMPLETE";
 
-/// Answers a shell that requests completions. Returns false if no shell does.
+/// Answers a shell that requests completions. Returns false if this process was not started to complete a command line.
 pub(super) fn complete() -> clap::error::Result<bool> {
     let command = || with_channels(Cli::command());
     let dir = std::env::current_dir().ok();
@@ -112,7 +111,8 @@ fn channels() -> Vec<CompletionCandidate> {
     channels.into_iter().map(|channel| CompletionCandidate::new(channel.channel)).collect()
 }
 
-/// Disables the completion of values that are neither words nor paths. Without this, a shell would suggest files for them.
+/// Disables the completion of values that are neither words nor paths. Otherwise, a shell would suggest the names of files for these
+/// values.
 fn without_files(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|argument| {
         let is_free = argument.get_action().takes_values() && argument.get_value_hint() == ValueHint::Unknown;

@@ -91,7 +91,7 @@ pub(super) fn sections(page: &Command, section: &str, is_program: bool) -> Strin
         list(&mut text, "FILES", &files);
         see_also(&mut text, &[("shmcastd", "8"), ("shmcast.toml", "5")]);
     } else {
-        // A verb with this option looks for channels.
+        // A verb with `--dir` looks for channels, so its page also has the variables and files with which channels are found.
         let has = |name| page.get_arguments().any(|argument| argument.get_long() == Some(name));
         let of_channels = if has("dir") { 3 + usize::from(has("history")) } else { 0 };
         let of_engine = has("nats").then_some(OF_ENGINE);

@@ -107,7 +107,7 @@ struct Play {
     /// The number of gaps that readers were told of, and the number of sequences in these gaps.
     gaps: u64,
     missing: u64,
-    /// The number of sequences in reserves. Nobody knows how many of them were messages.
+    /// The number of sequences in reserves. It is not known how many of these sequences had messages.
     skipped: u64,
 }
 
@@ -155,7 +155,8 @@ impl Play {
                     control: JournalControl::Ring(ControlRecord::Session { high, low }),
                     ..
                 } => self.publisher.session(session_identity([high, low]))?,
-                // The new publisher makes its own epochs and its own end. Other records concern only the recording.
+                // Other control records are not copied. The new publisher makes its own epochs and its own end, and the remaining records
+                // describe only the recording.
                 _ => {}
             }
         }
@@ -168,7 +169,7 @@ impl Play {
         Ok(())
     }
 
-    /// Passes over the sequences up to `to`. Returns their number.
+    /// Makes a gap of the sequences up to `to`. Returns their number.
     fn pass_to(&mut self, to: u64) -> Result<u64> {
         let from = self.publisher.next_sequence();
         self.publisher.gap(to)?;

@@ -71,8 +71,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if !std::io::stdout().is_terminal() {
         bail!("stdout is no terminal: use --json, or `shmcast stat CHANNEL --watch`");
     }
-    // The library that reads keys never returns from a closed terminal, so this signal ends the process. A shell might have set it to be
-    // ignored.
+    // The library that reads keys never returns after its terminal was closed. So SIGHUP must end the process, even if a shell has set
+    // SIGHUP to be ignored.
     register_conditional_shutdown(SIGHUP, 128 + SIGHUP, Arc::new(AtomicBool::new(true)))?;
     let mut terminal = ratatui::init();
     let ended = show(&mut terminal, &host, args.interval, &stop);
@@ -120,8 +120,8 @@ fn show(terminal: &mut DefaultTerminal, host: &Host, interval: Duration, stop: &
     Ok(())
 }
 
-/// Reads the channels, and the board that is wanted, at this interval on a separate thread. So keys work even if a daemon answers slowly.
-/// A board that is wanted anew is read at once.
+/// Reads the channels, and the board that the user wants to see, at this interval on a separate thread. So keys work even if a daemon
+/// answers slowly. When the user opens a board, the next reading follows at once.
 fn look_every(host: Host, interval: Duration, wanted: Wanted) -> Receiver<Look> {
     let (tell, looks) = channel();
     let wanted = move || wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();

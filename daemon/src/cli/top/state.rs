@@ -97,7 +97,7 @@ pub(super) struct Top {
     pub(super) is_help_shown: bool,
     pub(super) channel_order: Order,
     pub(super) reader_order: Order,
-    /// The name of the channel that the user chose. A row number would not be enough, because rows move.
+    /// The name of the channel that the user chose. The name is kept and not the row number, because rows can change their order.
     chosen: Option<String>,
     /// The channel whose readers are shown.
     open: Option<String>,
@@ -201,7 +201,8 @@ impl Top {
         false
     }
 
-    /// Shows the board of the open channel, or of the chosen one. Hides the board if it is shown, and does nothing without a board.
+    /// Shows the board of the open channel, or of the chosen channel if none is open. If a board is shown, hides it. If the channel has no
+    /// board, only opens the channel.
     fn show_board(&mut self) {
         if self.board.take().is_some() {
             return;
@@ -292,15 +293,16 @@ fn descending(a: Option<f64>, b: Option<f64>) -> std::cmp::Ordering {
     b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0))
 }
 
-/// Returns the increase of a count per second, over `between` seconds. Returns `None` if the count fell, because the count then belongs to
-/// something else.
+/// Returns the increase of a count per second, over `between` seconds. Returns `None` if the count fell, because the two counts then belong
+/// to different things.
 fn rate(earlier: u64, later: u64, between: f64) -> Option<f64> {
     let more = later.checked_sub(earlier)?;
     (between > 0.0).then(|| more as f64 / between)
 }
 
 fn channel_row(status: ChannelStatus, earlier: Option<&ChannelRow>, between: f64) -> ChannelRow {
-    // A process can read a channel several times. Its readers are distinguished by their start time and their order.
+    // A process can have several readers of one channel. They are distinguished by their start times, and readers with equal start times by
+    // their order.
     let mut before: HashMap<(Option<u32>, u64), Vec<&ReaderStatus>> = HashMap::new();
     for reader in earlier.iter().flat_map(|row| row.readers.iter().rev()) {
         before.entry((reader.status.process.pid, reader.status.started_at)).or_default().push(&reader.status);

@@ -38,7 +38,7 @@ red              loss: a number if it ever happened, a row if it happens now
 
 Any key closes this.";
 
-/// The narrowest and the widest that a column of names can be.
+/// The smallest and the largest width of a column of names.
 const NAMES: RangeInclusive<u16> = 8..=40;
 
 /// One column of a table: its heading, its width in characters, and the content of its cells. With width 0, the column takes the rest of
@@ -47,8 +47,8 @@ struct Column<T> {
     heading: &'static str,
     width: u16,
     is_number: bool,
-    /// The smallest width of the terminal at which this column is shown. At this width, there is room for this column and for all columns
-    /// with a smaller value here. On a narrower terminal, the table would cut off digits of numbers.
+    /// The smallest width of the terminal at which this column is shown. At this width, the terminal has room for this column and for all
+    /// columns with a smaller `from`. On a narrower terminal, the table would cut off digits of numbers.
     from: u16,
     cell: fn(&T) -> String,
     /// Whether the cell shows a loss: a number that should be 0 and is not.
@@ -308,7 +308,7 @@ fn table<T>(
     chosen: Option<usize>,
 ) {
     let columns: Vec<&Column<T>> = columns.iter().filter(|column| column.from <= area.width).collect();
-    // The column of names gets the remaining width, but is no wider than the longest name. Otherwise the eye could lose the row on the way.
+    // The column of names gets the remaining width, within its limits. A wider column would make it hard to follow a row with the eye.
     let taken: u16 = columns.iter().map(|column| column.width + 1).sum();
     let left = (area.width + 1).saturating_sub(taken).clamp(*NAMES.start(), *NAMES.end());
     let widths = columns.iter().map(|column| if column.width == 0 { left } else { column.width });

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 /// Shortest time between two reports of the same kind about a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
-/// A kind of report about a bridge. A report is made when a counter has grown enough. The tuple has the event of the report, the growth
-/// that is enough, the counter, and the text of the report.
+/// A kind of report about a bridge. The tuple has the report's event, the growth of the counter that causes a report, the counter, and the
+/// report's text.
 type ReportKind<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
 const SEND_NEWS: [ReportKind<RepairCounters>; 3] = [
     (
@@ -154,7 +154,7 @@ pub(super) struct ConfiguredBridge {
     /// The endpoint. An endpoint that has ended stays here until another one replaces it, because its counters are still shown.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
-    /// The state of the stopped bridge that this one replaces.
+    /// The state of the replaced bridge. This bridge continues from this state.
     pub(super) after: Option<Stopped>,
     /// The reason why the bridge waits or has failed.
     pub(super) why: Option<String>,
@@ -292,7 +292,7 @@ impl Endpoint {
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),
-            // The next endpoint finds its place in the engine's log or in the receiver's ring.
+            // The log of the engine, or the ring of the received channel, shows the next endpoint where to continue.
             Self::Receive(_) | Self::EngineSend(_) | Self::EngineReceive(_) => None,
         }
     }

@@ -96,7 +96,7 @@ impl Bridges {
         }
         let promoter = self.with_ingress(channel, |state, ingress| {
             self.promoted.add(channel)?;
-            // From here on, the supervisor leaves the bridge alone.
+            // From now on, the supervisor neither watches nor restarts the bridge.
             *state = State::Promoted;
             Ok(ingress.promoter())
         })?;
@@ -106,7 +106,8 @@ impl Bridges {
                 Ok(_) => bridge.why = Some(PROMOTED.to_owned()),
                 Err(_) => {
                     self.promoted.remove(channel);
-                    // A reload can have put another bridge in place of the one that was to be promoted, and that bridge was not started.
+                    // Meanwhile, a reload might have replaced the bridge by another one. The new bridge has no endpoint yet, so it must
+                    // still be started.
                     (bridge.state, bridge.why) = match bridge.endpoint {
                         Some(_) => (State::Running, None),
                         None => (State::Waiting, None),
@@ -267,7 +268,8 @@ impl Work {
         }
     }
 
-    /// Keeps the bridges that stay, with their present names. Returns the others, with the decision about each.
+    /// Keeps the bridges that are still `wanted`, under their names in the new configuration. Returns all other bridges, each with its
+    /// fate.
     fn keep_what_stays(&self, wanted: &[BridgeSpec]) -> Vec<(ConfiguredBridge, Fate)> {
         let mut configured = self.bridges.configured();
         let old: Vec<BridgeSpec> = configured.values().map(|bridge| bridge.spec.clone()).collect();
@@ -303,7 +305,8 @@ impl Work {
         let stopped = stopped.collect();
         let mut taken: BTreeSet<String> = self.bridges.configured().keys().cloned().collect();
         taken.extend(fresh.iter().map(|new| new.title().to_owned()));
-        // A bridge that already has a name of its own keeps it.
+        // A leaving bridge keeps its name if no other bridge has this name. These bridges come first, so that no renamed bridge gets one of
+        // their names.
         left.sort_by_key(|bridge| taken.contains(bridge.spec.title()));
         for bridge in &mut left {
             let title = matching::free_title(bridge.spec.title(), &taken);
@@ -370,7 +373,7 @@ impl Work {
         });
     }
 
-    /// Reports what has changed about a leaving bridge since the last call. Returns false, and reports how the bridge ended, if it has left.
+    /// Reports what has changed about a leaving bridge since the last call. If the bridge has ended, reports how, and returns false.
     fn note_leaving(&self, bridge: &mut ConfiguredBridge) -> bool {
         let name = bridge.spec.title().to_owned();
         let end = bridge.endpoint.as_ref().filter(|endpoint| endpoint.is_finished());
@@ -483,7 +486,7 @@ impl Work {
 }
 
 /// Returns the journal with the messages that the ring no longer has. The daemon reads the journal itself, even if it does not pass the
-/// files to programs. Live messages need no journal, so a bridge also starts while its journal is away.
+/// files to programs. Live messages need no journal, so a bridge can start even if the journal's directory does not exist.
 fn history(from: Option<&HistoryFrom>) -> History {
     match from {
         Some(HistoryFrom::Dir(dir)) => History::DirIfThere(dir.clone()),

@@ -17,7 +17,7 @@ impl Connection<'_> {
     async fn wait_for_those_who_come_back(&mut self, at_most: Duration) -> bool {
         self.served = None;
         let mut newcomers = self.shared.newcomers.subscribe();
-        // `ServerState` owns the sender, so it outlives this wait.
+        // `ServerState` owns the sender, so the sender outlives this wait.
         let _ = timeout(at_most, newcomers.wait_for(|now| *now != Newcomers::Wait)).await;
         self.wait_for_turn().await;
         *self.shared.newcomers.borrow() != Newcomers::SentAway
@@ -35,8 +35,8 @@ impl Connection<'_> {
         *self.shared.newcomers.borrow() != Newcomers::SentAway
     }
 
-    /// Ends the connection if the program has hung up. A program that has left during a wait must not change the channel: it does not know
-    /// that its request succeeds.
+    /// Ends the connection if the program has hung up. The request of a program that left during a wait must not change the channel,
+    /// because nobody would know of the change.
     fn check_presence(&self) -> Result<(), End> {
         match handoff::has_hung_up(&self.socket) {
             true => Err(End::HangUp),
@@ -53,7 +53,7 @@ impl Connection<'_> {
     ) -> Result<Result<(), Refused>, End> {
         self.served = None;
         let made = {
-            // The user's place: each user has one request for memory at a time, so that users take turns. The semaphore is never closed.
+            // Each user can have only one request for memory at a time, so that users take turns. The semaphore is never closed.
             let _place = self.turns.memory.acquire().await;
             self.shared.make_memory(channel, request).await
         };
@@ -64,7 +64,7 @@ impl Connection<'_> {
 
     /// Answers a request to take a channel away from its publisher.
     pub(super) async fn take_over(&mut self, channel: &str) -> Result<(), End> {
-        // The memory of the channel might belong to a program that has not attached again yet.
+        // Programs that have not attached again yet might have the channel's memory, so they come first.
         if !fault!("takeovers_come_first") && !self.wait_for_those_who_come_back(Duration::MAX).await {
             let refused = Refused::new(RefusalCode::Failed, "this daemon ends: ask the next one");
             return self.refuse(refused, Some(channel)).await;
@@ -83,7 +83,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Answers a request to attach, by `grant`.
+    /// Answers a request to attach. `grant` decides on the request.
     pub(super) async fn attach(
         &mut self,
         channel: &str,

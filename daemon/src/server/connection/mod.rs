@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The time for which a greeting waits for its answer while the daemon starts. After this time, the answer is `Starting`, and the client
 /// greets again.
 const STARTING: Duration = Duration::from_secs(2);
-/// The number of packets of a connection that do not count for the limits.
+/// The number of first packets of a connection that can be free. Free packets do not count for the limits.
 const PREPAID: u32 = 2;
 /// Interval at which a waiting reader checks whether a program has brought back the channel's memory.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -74,10 +74,10 @@ struct Connection<'a> {
     /// The permit of `turns.served`. It is held while this program is served. During a wait it is released, so that the wait delays no other
     /// program of the user.
     served: Option<OwnedSemaphorePermit>,
-    /// The number of further packets that do not count for the limits: the greeting, and the request after it if the program attaches
-    /// again.
+    /// The number of next packets that can be free: the greeting, and then a request to attach again. Free packets do not count for the
+    /// limits.
     prepaid: u32,
-    /// The time of the last look at the user's names.
+    /// The time of the last look-up of the user's names.
     named: Instant,
     has_greeted: bool,
     is_attached: bool,
@@ -85,7 +85,7 @@ struct Connection<'a> {
     reads: Option<String>,
     follows: Option<Receiver<Event>>,
     notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
-    /// The number of packets with descriptors since the program had no unread packet.
+    /// The number of packets with descriptors that were sent since the program last had no unread packet.
     unread: u32,
 }
 
@@ -145,11 +145,12 @@ async fn serve(shared: Arc<ServerState>, socket: OwnedFd, id: ConnectionId, peer
         shared.limits().disconnect(peer.uid);
     }
     if was_publisher {
-        // After a program has died, the kernel closes its descriptors one by one. So the lock might be released after the connection.
+        // After a program has died, the kernel closes its descriptors one by one. So the lock might be released after the connection is
+        // closed.
         tokio::time::sleep(LAST_BREATH).await;
         shared.registry().tell_deaths();
     }
-    // The descriptors of unread packets are still open, so the connection still counts.
+    // The descriptors of unread packets are still open. So the connection counts as open until the program has read them.
     if let Some(socket) = unread {
         sending::wait_until_read(socket).await;
         shared.limits().disconnect(peer.uid);
@@ -299,7 +300,8 @@ impl Connection<'_> {
                 let manner = Manner { is_hidden, watches };
                 let grant =
                     |registry: &mut Registry, guest: &Guest<'_>| registry.subscribe(guest, manner, &mut bell);
-                // A reader waits only as long as the channel's memory has not been brought back.
+                // A reader is not a new publisher, and need not wait like one. `grant` makes the reader wait only while no program has
+                // brought back the channel's memory.
                 let end = self.attach(&channel, true, &descriptors, grant).await;
                 self.reads = Some(channel).filter(|_| self.is_attached);
                 end
@@ -342,7 +344,7 @@ impl Connection<'_> {
             return Err(self.cut_off(Refused::new(RefusalCode::Version, why)).await);
         }
         if !self.is_open().await {
-            // The program greets again on this connection, so its next packets are as free as its first ones.
+            // The program greets again on this connection, so its next packets can be free again.
             self.prepaid = PREPAID;
             return self.send(&Response::Starting {}, &[]).await;
         }

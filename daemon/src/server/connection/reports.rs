@@ -53,8 +53,8 @@ impl Connection<'_> {
     pub(super) async fn promote(&mut self, channel: &str, force: bool) -> Result<Promotion, Refused> {
         self.shared.registry().check_publisher(&self.who, channel)?;
         let (bridges, name) = (self.shared.bridges.clone(), channel.to_owned());
-        // The bridge might have to attach to its channel as a program of the daemon's own user. So this request must not keep the user's
-        // turn.
+        // During this request, the bridge might have to attach to its channel. If both are programs of the daemon's own user, the bridge
+        // needs the user's turn, so this request must not keep it.
         if !fault!("a_promotion_keeps_its_turn") {
             self.served = None;
         }

@@ -15,18 +15,18 @@ use tokio::net::UnixDatagram;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-/// The largest number of unread packets with descriptors. The kernel limits the descriptors that a user has on the way, and refuses all
-/// further ones. So without this limit, a program that reads nothing would keep the daemon from passing descriptors to others.
+/// The largest number of unread packets with descriptors. The kernel limits the descriptors that a user has sent and nobody has received,
+/// and refuses further ones. So without this limit, a program that reads nothing would keep the daemon from passing descriptors to others.
 const MOST_UNREAD: u32 = 8;
 /// The first pause between two looks at a socket whose program has unread packets.
 const LOOK: Duration = Duration::from_millis(1);
-/// The longest such pause.
+/// The longest pause between two looks at a socket whose program has unread packets.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
 impl Connection<'_> {
     /// Sends a refusal. The connection continues.
     pub(super) async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
-        // A longer name is no channel's name. A name that a client has made up must not get into logs.
+        // A name that is too long for a channel is left out, because text that a client has made up must not get into logs.
         let channel = channel.filter(|name| name.len() <= MAX_NAME);
         self.shared.events.refused(refused.code, &self.who, channel, &refused.why);
         self.send(&to_reply(&refused), &[]).await
@@ -40,8 +40,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Sends a packet without a request. A reader that is no longer in the channel's lists gets a refusal instead of the next segment, and its
-    /// connection ends.
+    /// Sends a packet that answers no request. Before a reader gets the next segment, the channel's lists are checked again. If they no
+    /// longer name the user, sends a refusal instead, and ends the connection.
     pub(super) async fn notify(&mut self, Notice { reply, descriptors }: Notice) -> Result<(), End> {
         if matches!(reply, Response::Moved(_))
             && let Some(channel) = self.reads.clone()
@@ -56,8 +56,8 @@ impl Connection<'_> {
         self.send(&reply, &descriptors).await
     }
 
-    /// Whether the channel's lists still name the user. A reader stays attached for long, so its names can have changed. They are looked up
-    /// only if the lists do not name the user without them.
+    /// Whether the channel's lists still name the user. The user's names can have changed since the reader attached. So they are looked up
+    /// again, unless the lists name the user's number or everybody.
     async fn may_still_read(&mut self, channel: &str) -> bool {
         let shared = self.shared;
         let is_denied = |who: &Identity| {
@@ -99,8 +99,8 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Counts a packet with descriptors that is about to be sent. If too many of them are unread, an answer waits until the program reads,
-    /// and a packet without a request ends the connection.
+    /// Counts a packet with descriptors that is about to be sent. If too many such packets are unread, an answer to a request waits until
+    /// the program reads. A packet that answers no request ends the connection.
     async fn count_descriptors(&mut self) -> Result<(), End> {
         let until = Instant::now() + PATIENCE;
         let is_served = self.served.is_some();

@@ -65,7 +65,7 @@ impl Recording {
             if journal.files().iter().any(|file| file.header.channel != self.channel) {
                 return Ok(None);
             }
-            // If nothing is recorded yet, a recorder is starting. It will continue the journal, or report what is lost.
+            // If nothing is recorded yet, a recorder is starting. The recorder will continue the journal, or report what is lost.
             let is_recording = may_record && (recorded.is_none() || recorded == journal.stream());
             Ok(journal.lend(wanted, read)?.map(|lent| Loan { lent, is_recording }))
         });

@@ -160,7 +160,8 @@ impl Recorders {
     /// tries again.
     fn start(&mut self, recording: Arc<Recording>, mut pauses: Pauses) {
         let channel = recording.channel.clone();
-        // The previous thread might still write its last frames. If this thread is not started, the next one waits for the previous thread.
+        // The new thread waits until the previous thread has written its last frames. If the new thread cannot be started, the previous
+        // thread is kept for the next attempt.
         let before = Arc::new(Mutex::new(self.leaving.remove(&channel)));
         let work = Work {
             recording: recording.clone(),
@@ -186,7 +187,7 @@ impl Recorders {
     /// away from a closed channel. So the channel's journal can record a clean end.
     pub fn stop(self, hold: impl Fn(&str) -> Option<Hold>) -> Vec<Hold> {
         let mut holds = Vec::new();
-        // The lock of the journals is released here, because the event loop reads them meanwhile.
+        // The recordings are copied, so that the lock of the journals is free during the wait. The event loop needs the lock meanwhile.
         let recordings: Vec<_> = self.journals.recordings().values().cloned().collect();
         for recording in recordings {
             if let Some(hold) = hold(&recording.channel) {
@@ -340,8 +341,7 @@ impl Work {
             let begun = Instant::now();
             match self.record() {
                 Ok(()) => continue,
-                // A daemon that is ending refuses its own recorders, too. So an error is no surprise now, and only lost messages are worth
-                // a report.
+                // A daemon that stops also refuses its own recorders. So errors are expected now, and only lost messages are reported.
                 Err(e) if self.recording.is_to_stop() => {
                     if e.downcast_ref().is_some_and(RecordError::is_loss) {
                         self.tell("journal-failed", &text_of(&e));
@@ -386,7 +386,7 @@ impl Work {
             state.stream.replace(stream)
         };
         if let Some(before) = before.filter(|before| !before.is(stream)) {
-            // The reserve that was asked for belongs to the previous channel.
+            // The requested reserve belongs to the previous stream.
             self.recording.wanted.store(0, Ordering::Relaxed);
             let before = folder_of(&config.dir, before);
             let what = format!("the channel began anew: what was recorded before is in {}", before.display());
@@ -404,7 +404,7 @@ impl Work {
             0 => recorder.stop(),
             next => recorder.close(next),
         };
-        // If the recorder ended by itself, it has read nothing since.
+        // A recorder that has failed reads nothing more, so after an error the progress before `stop` is the last one.
         let last = *ended.as_ref().unwrap_or(&before);
         {
             let mut state = self.recording.state();

@@ -162,7 +162,7 @@ pub fn note_written(channels: &[ChannelConfig]) {
     }
 }
 
-/// Returns when the newest file of a journal was last written. Files of a later stream have higher numbers.
+/// Returns when the newest file of a journal was last written. In all streams together, the newest file has the highest number.
 fn written_at(dir: &Path) -> Option<SystemTime> {
     let streams = fs::read_dir(dir).ok()?.flatten();
     let files = streams.flat_map(|stream| fs::read_dir(stream.path()).into_iter().flatten().flatten());

@@ -30,7 +30,7 @@ impl Troubles {
     }
 }
 
-/// The text of an error with its causes. A cause that the text before it already gives is left out.
+/// Returns the text of an error with its causes. A cause is left out if the text before it ends with the same words.
 pub(super) fn text_of(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| {
         if text.is_empty() {

@@ -14,7 +14,7 @@ use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{HostCounters, ReceiveCounters, SendCounters, ServingCounters, SocketCounters};
 use shmcast_engine::status as engine;
 
-/// Returns a distribution of a bridge, if the bridge has it.
+/// Returns one of the histograms of a bridge, if the bridge has it.
 type Times = fn(&Counted) -> Option<&Histogram>;
 
 /// Families of histograms. Each has a name, a help text, and a function that returns a bridge's histogram.

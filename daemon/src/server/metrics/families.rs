@@ -1,4 +1,4 @@
-//! Families of bridge metrics. A counter of a bridge can be a sample in a family. The samples of one family have different labels.
+//! Families of bridge metrics. The samples of a family come from counters of bridges, and differ in their labels.
 
 use super::exposition::Text;
 use crate::server::bridges::BridgeFigures;

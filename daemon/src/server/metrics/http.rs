@@ -70,7 +70,7 @@ async fn converse(stream: TcpStream, server: Arc<Server>) {
         .serve_connection(TokioIo::new(stream), answer);
     match timeout(PATIENCE, connection).await {
         Ok(Ok(())) => {}
-        // A client's error is for the client's operator, so it is not logged above the level of debugging.
+        // The daemon's operator cannot correct the errors of clients, so they are logged only at the level `debug`.
         Ok(Err(e)) => tracing::debug!("HTTP: {e}"),
         Err(_) => tracing::debug!("HTTP: too slow, cut off"),
     }

@@ -159,7 +159,7 @@ fn readers(text: &mut Text, channels: &[ChannelFigures]) {
     let help = "From publish to receipt, as far as readers record it. The sum is up to 6.25 % high.";
     text.family(name, "histogram", help);
     for (channel, reader) in all() {
-        // A reader that records no latencies gets no series. A series of zeros would say that it records them and had
+        // A reader that records no latencies gets no series. A series of zeros would mean that the reader records latencies and has had
         // none yet.
         let count = reader.latencies.count();
         if count > 0 {

@@ -111,7 +111,7 @@ impl Channel {
         self.config = config.clone();
     }
 
-    /// The current segment; without one, the spare.
+    /// Returns the current segment, or the spare if there is no current segment.
     pub(super) fn hosted(&self) -> &HostedSegment {
         let hosted = self.current.as_ref().or_else(|| self.spare.as_ref().map(|spare| &spare.hosted));
         hosted.expect("a channel without current memory has a spare")
@@ -143,8 +143,8 @@ impl Channel {
         lists.into_iter().any(|list| who.is_named_by(list, daemon_uid))
     }
 
-    /// Whether the segment of an attached program is the channel's current one. If the channel's memory was lost with the earlier daemon,
-    /// this segment becomes the channel's memory again.
+    /// Whether the segment of an attached program is the channel's current segment. If the channel's memory was lost with the earlier
+    /// daemon, the program's segment becomes the current segment again.
     ///
     /// # Errors
     /// [`RefusalCode::BadRequest`] for memory that no daemon of this user made. [`RefusalCode::Failed`] if the memory cannot be examined.
@@ -188,8 +188,8 @@ impl Channel {
         differences
     }
 
-    /// Returns the way to cut off a generation. This daemon lacks the memory of the generation, but some programs might still read this
-    /// memory. On a strict channel the messages of the generation become invalid, because its publisher might still write to the memory.
+    /// Returns how to cut off a generation if this daemon lacks its memory. Some programs might still use this memory. On a strict channel
+    /// the messages of the generation become invalid, because its publisher might still write to the memory.
     pub(super) fn cut_of_lost(&self) -> Cut {
         if self.entry().is_strict { Cut::Void } else { Cut::Lost }
     }
@@ -234,8 +234,8 @@ impl Channel {
         Some(After { dir: journal.dir.clone(), clean: self.clean })
     }
 
-    /// Calls [`go_on_after`](Self::go_on_after). If the memory of a channel with a journal is lost, the channel's next sequence is greater
-    /// than every sequence in the journal.
+    /// Continues the channel in new memory, as [`go_on_after`](Self::go_on_after) does. If the memory of a channel with a journal is lost,
+    /// the channel's next sequence is greater than every sequence in the journal.
     pub(super) fn go_on(
         &mut self,
         cut: Cut,
@@ -245,25 +245,26 @@ impl Channel {
             Cut::Lost | Cut::Void => self.after(),
             Cut::Tail | Cut::Restart => None,
         };
-        // If the ring is damaged, the sequences begin again, and so they are those of another stream.
+        // If the ring is damaged, the channel cannot continue after its last message. So its sequences begin again, in another stream.
         let cut = if cut == Cut::Tail && !self.has_tail() { Cut::Void } else { cut };
         self.go_on_after(cut, after, told)
     }
 
-    /// Returns true if the requested memory must still be made, because the spare does not serve. When memory that continues a journal is
-    /// made, a reference to this memory is written into the journal. So this memory must be made only once.
+    /// Whether the requested memory must still be made. It need not be made if the spare serves. Memory after a journal is made only while
+    /// the channel's memory is lost, because making it writes a record into the journal.
     pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
         let has_it = self.has_spare(request.stream.is_some(), request.after.is_some());
         let is_due = request.after.is_none() || self.is_lost();
         is_due && !has_it
     }
 
-    /// Whether the channel's sequences can continue behind its memory. They cannot if the memory is lost or damaged.
+    /// Whether new memory can continue the sequences of the current memory. It cannot if the current memory is lost or damaged.
     fn has_tail(&self) -> bool {
         self.charter.has_tail(self.current.as_ref())
     }
 
-    /// Whether the spare is as the configuration asks, and either `continues` the current stream or belongs to a later one.
+    /// Whether the spare fits the configuration, `continues` and `is_after_journal`. If `continues` is true, the spare must have the
+    /// current stream, and otherwise a later stream.
     fn has_spare(&self, continues: bool, is_after_journal: bool) -> bool {
         let entry = self.entry();
         let is_right = |made: &Header| match continues {
@@ -285,7 +286,7 @@ impl Channel {
         after: Option<After>,
         told: &mut Observers<'_>,
     ) -> Result<Option<MemoryRequest>, Refused> {
-        // The new segment keeps the channel's stream, unless its sequences begin again.
+        // With `Cut::Tail`, the new segment has the channel's present stream. Otherwise the request is for the next stream.
         let entry = self.entry();
         if !self.has_spare(cut == Cut::Tail, after.is_some()) {
             let spec = self.config.spec();
@@ -305,7 +306,7 @@ impl Channel {
         self.spare.as_ref().map(|spare| &spare.hosted)
     }
 
-    /// Takes over a configuration and a spare. Returns the old ones.
+    /// Replaces the configuration and the spare. Returns the previous configuration and the previous spare.
     pub(super) fn refit(
         &mut self,
         config: &ChannelConfig,
@@ -317,7 +318,7 @@ impl Channel {
         (before, std::mem::replace(&mut self.spare, spare))
     }
 
-    /// Does the steps of the move to the spare that can fail. The move must follow before any program attaches or leaves.
+    /// Does the steps of a move to the spare that can fail. After this call, no program may attach or leave before the move.
     pub(super) fn ready(&mut self, store: &mut Store) -> std::io::Result<()> {
         if let Some(spare) = &self.spare {
             self.opened = Some(ready(&self.readers, &spare.hosted, store)?);
@@ -347,7 +348,7 @@ impl Channel {
             told.store.forget(&before);
         }
         let generation = self.generation();
-        // A first generation can continue a journal. It had no earlier readers, so this is no restart.
+        // A first generation can continue a journal. No reader has used the channel before, so this is no restart.
         let is_first = generation.generation == 1 && generation.first > 1;
         let is_restart = generation.restarted == generation.generation && !is_first;
         if !(is_restart && fault!("restart_tells_no_reader")) {
@@ -401,9 +402,9 @@ impl Channel {
         Some(Death { generation: entry.generation, epoch })
     }
 
-    /// Keeps publishers away while the result lives. This requires that the channel is closed, that its memory is not lost, and that no
-    /// publisher is attached. An attached publisher could take the lock at any time. A channel that a bridge receives can be open: a bridge
-    /// that ends leaves it so.
+    /// Keeps publishers away while the result lives. Returns `None` if the channel is not closed, if its memory is lost, or if a publisher
+    /// is attached, because an attached publisher could take the lock at any time. A channel that a bridge receives need not be closed,
+    /// because a bridge does not close the channel when it ends.
     pub(super) fn hold(&self, is_received: bool) -> std::io::Result<Option<Hold>> {
         match &self.current {
             Some(current) if self.publisher.is_none() => current.hold(self.entry().epoch, is_received),
@@ -440,7 +441,7 @@ impl Channel {
         status.mode = Some(mode.to_string());
         status.generation = Some(entry.generation);
         status.publisher = self.publisher.as_ref().map(|publisher| publisher.who.process());
-        // In memory that continues a channel, no publisher has died before the first one opened it.
+        // New memory that continues a channel looks orphaned until its first publisher opens it, although no publisher has died.
         if status.state == "orphaned" && self.dead_publisher().is_none() {
             status.state = "new".to_owned();
         }

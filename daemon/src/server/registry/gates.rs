@@ -19,7 +19,7 @@ const HELD_AGAIN: Duration = Duration::from_secs(10);
 pub(super) struct Gates {
     dir: PathBuf,
     told: HashMap<(String, String), LastReport>,
-    /// The channels whose publisher was let in by this daemon and has not been reported yet. Its counts began at 0.
+    /// The channels to which this daemon has let in a publisher that has not been reported yet. The counts of such a publisher began at 0.
     fresh: HashSet<String>,
 }
 
@@ -58,14 +58,15 @@ impl Gates {
         HostedGates::sweep(&self.dir, is_channel);
     }
 
-    /// Reports the gates of a channel for which its publisher waited, and the gates that were dropped, since the last call. `now` is `None` for
-    /// the last call about a publisher, which leaves nothing for later.
+    /// Reports the gates for which the channel's publisher waited, and the gates that were dropped, since the last call. `now` is `None`
+    /// for the last call about a publisher. This call reports everything, however short the time since the last report is.
     fn tell(&mut self, name: &str, channel: &Channel, events: &Events, now: Option<Instant>) {
         for report in self.of(channel) {
             let key = (name.to_owned(), report.terms.gate.clone());
             let is_fresh = self.fresh.contains(name);
             let before = self.told.entry(key).or_insert_with(|| {
-                // An earlier daemon has reported the first counts that this daemon sees, unless their publisher has just been let in.
+                // The counts of a publisher that was just let in began at 0. The counts of an earlier publisher were reported by an earlier
+                // daemon.
                 let counted = report.clone();
                 let report = if is_fresh { from_zero(counted) } else { counted };
                 LastReport { report, held_at: None }
@@ -109,8 +110,8 @@ impl Channel {
         let found = HostedGates::find(dir, name)
             .inspect_err(|e| tracing::error!(channel = name, "look at its gates: {e}"));
         let Ok(Some(gates)) = found else { return Vec::new() };
-        // The kernel reports the process of each attached reader. The gate's page can name a process. This process counts only if the
-        // kernel reports it as an attached reader.
+        // The gate's page names a process, and its reader can write any number there. So the process is shown only if the kernel reports it
+        // as an attached reader.
         let process = |pid: u64| {
             let is_it = |process: &Process| process.pid.is_some_and(|known| u64::from(known) == pid);
             let known = self.readers.values().map(|reader| reader.who.process()).find(is_it);

@@ -48,8 +48,8 @@ impl MemoryRequest {
     /// Requests memory in which a channel's sequences begin at 1 again, or continue after a journal. `before` is the channel's previous
     /// generation.
     ///
-    /// Bridges identify a stream by the time at which its sequences began. So the new stream's time must be later by at least
-    /// `STREAM_STEP_NS`, whatever the clock says.
+    /// Bridges identify a stream by the time at which its sequences began. So the time of the new stream is later than that of the previous
+    /// stream by at least `STREAM_STEP_NS`, even if the clock was set back.
     pub(super) fn of_next_stream(spec: HostedSpec, before: Option<&Entry>, after: Option<After>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let created_ns = next_stream_ns(before).max(now.as_nanos() as u64);
@@ -92,7 +92,8 @@ impl After {
         let Some(ending) = ending else { return create(&self.dir, hosted.header()) };
         let clean = self.clean.filter(|next| *next == ending.due());
         let first = clean.map_or_else(|| ending.next_sequence(), Ok)?;
-        // Even if the disk accepts nothing, the channel skips sequences that might have been used.
+        // This step comes before the write to the journal. So the channel skips sequences that might have been used, even if the write
+        // fails.
         hosted.continue_from(first, ending.epoch());
         ending.begin(hosted.header(), first)
     }

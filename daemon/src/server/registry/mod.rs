@@ -53,7 +53,8 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Makes the refusal for an error of the system. A lack of descriptors is the daemon's own, not the program's.
+    /// Makes the refusal for an error of the system. If descriptors are lacking, the text says that the daemon, and not the program, lacks
+    /// them.
     pub fn failed(what: &str, e: &io::Error) -> Self {
         let lack = match e.raw_os_error().map(Errno::from_raw) {
             Some(Errno::EMFILE | Errno::ENFILE) => "the daemon lacks descriptors, raise its LimitNOFILE=: ",
@@ -105,10 +106,10 @@ pub enum Grant {
         /// The descriptors to send with it.
         descriptors: Vec<File>,
     },
-    /// The caller must make this memory, pass it to [`stock`](Registry::stock), and ask again. On the event loop, making the memory would
-    /// take too long.
+    /// The caller must make this memory, pass it to [`stock`](Registry::stock), and ask again. The registry does not make the memory
+    /// itself, because that would block the event loop.
     NeedsMemory(Box<MemoryRequest>),
-    /// The channel has, or gets, other properties than the program requires.
+    /// The channel's configured properties are not those that the program requires.
     Unfit(Properties),
     /// The caller must ask again after programs of a crashed daemon have had time to attach again.
     NotYet,
@@ -157,8 +158,8 @@ impl Registry {
     }
 
     /// Grants a publisher the segment, the lock and the charter. Two programs can get this grant at the same time. The lock then decides
-    /// which of them publishes. With `anew`, the channel's sequences begin at 1 again. If the channel does not have and does not get the
-    /// properties of `required`, nothing changes.
+    /// which of them publishes. With `anew`, the channel's sequences begin at 1 again. If the configured properties are not those of
+    /// `required`, nothing changes.
     ///
     /// # Errors
     /// [`Refused`] with the reason.
@@ -184,7 +185,7 @@ impl Registry {
                 return Err(Refused::new(RefusalCode::Busy, why));
             }
         } else if let Some(found) = channel.config.spec().unfit(required) {
-            // The check comes before the channel moves to memory that is as configured.
+            // The properties are checked before `make_way`, which might move the channel to new memory.
             return Ok(Grant::Unfit(found));
         } else if let Some(request) = channel.make_way(anew, &mut told)? {
             return Ok(Grant::NeedsMemory(Box::new(request)));
@@ -207,7 +208,7 @@ impl Registry {
     /// hold: `who` is this daemon's bridge that receives the channel, and this daemon has the channel's memory.
     ///
     /// Only the bridge can publish on such a channel. The crashed daemon's bridge ended together with that daemon, so no earlier publisher
-    /// can attach again. A reader of the crashed daemon can give the memory to this daemon.
+    /// can attach again. This daemon has the memory if a reader of the crashed daemon has brought it back.
     pub fn needs_no_grace(&self, who: &Identity, name: &str) -> bool {
         let is_own = who.pid == std::process::id();
         let is_received = self.received.contains_key(name) && !self.promoted.contains(name);
@@ -324,7 +325,7 @@ impl Registry {
     /// yet, changes nothing, and returns a request for the memory.
     ///
     /// # Errors
-    /// [`Refused`] if the channel is not strict, or if `who` may not publish on it. Then nothing has changed.
+    /// [`Refused`] if the channel is not strict, or if `who` may not publish on it. In this case, nothing has changed.
     pub fn take_over(&mut self, who: &Identity, name: &str) -> Result<Option<MemoryRequest>, Refused> {
         let Self { channels, store, waker, events, uid, .. } = self;
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;

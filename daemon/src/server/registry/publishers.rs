@@ -10,7 +10,7 @@ impl Channel {
     /// Lets a program in as the publisher.
     pub(super) fn let_in(&mut self, publisher: Attached) {
         let before = self.publisher.replace(publisher);
-        // Each publisher of a strict channel has a segment of its own, so only the last one can have the lock.
+        // Each publisher of a strict channel has a segment of its own. So only the last publisher can have the lock of the current segment.
         if !self.entry().is_strict {
             self.rivals.extend(before);
         }
@@ -30,7 +30,8 @@ impl Channel {
         self.publisher.as_ref().is_some_and(|publisher| publisher.id == id)
     }
 
-    /// Forgets the publisher on this connection, and returns it. If others were let in, one of them can have the lock.
+    /// Forgets the publisher on this connection, and returns it. If other programs were let in, the last of them becomes the publisher,
+    /// because it can have the lock.
     pub(super) fn let_go(&mut self, id: ConnectionId) -> Option<Attached> {
         if let Some(at) = self.rivals.iter().position(|rival| rival.id == id) {
             return Some(self.rivals.swap_remove(at));
@@ -40,7 +41,8 @@ impl Channel {
         Some(gone)
     }
 
-    /// Notifies a publisher that it is cut off. A stopped publisher finds the notice when it continues.
+    /// Notifies all programs that were let in as publishers that they are cut off. Returns the last known publisher. A stopped program
+    /// finds the notice when it continues.
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
         for publisher in self.rivals.drain(..).chain([from.clone()]) {

@@ -50,7 +50,7 @@ impl Registry {
         missing.map(request).collect()
     }
 
-    /// Makes memory for channels. The time is proportional to their capacities. No channel changes.
+    /// Makes memory for channels. This takes time in proportion to their capacities, and changes no channel.
     ///
     /// # Errors
     /// The first segment that could not be made.
@@ -112,10 +112,10 @@ impl Registry {
     }
 
     /// Applies a configuration. Adds channels that do not exist yet, with memory from `made`. Removes channels that `config` does not name.
-    /// Changes the lists and sizes of the other channels.
+    /// Gives the other channels their new settings. New settings of the memory apply from the next publisher on.
     ///
     /// # Errors
-    /// The step that failed. Then nothing has changed.
+    /// The step that failed. In this case, nothing has changed.
     pub fn apply(&mut self, config: &Config, mut made: Made) -> anyhow::Result<Changes> {
         let mut changes = Changes::default();
         let mut fresh = Vec::new();
@@ -187,7 +187,7 @@ impl Registry {
             if let Some(spare) = channel.spare() {
                 self.store.forget(spare);
             }
-            // Programs are still attached to a channel that was removed, so it stays for the next attempt.
+            // If the channel existed before, programs are still attached to it. So it returns to the removed channels.
             if let Some((config, spare)) = before {
                 channel.refit(&config, spare);
                 self.retired.insert(config.name, channel);
@@ -269,7 +269,7 @@ impl Channel {
     }
 }
 
-/// The journal that the sequences of a new channel follow.
+/// Returns the journal after which the sequences of a new channel continue.
 fn after(wanted: &ChannelConfig) -> Option<After> {
     wanted.journal.as_ref().map(|journal| After { dir: journal.dir.clone(), clean: None })
 }

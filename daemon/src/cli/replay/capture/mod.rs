@@ -96,8 +96,8 @@ impl Args {
         }
     }
 
-    /// Publishes a capture as often as asked for. Counts in `done`, which also counts the messages before an error. Returns the result of the
-    /// first time.
+    /// Publishes a capture `--loop` times. Counts the messages in `done`, so that the counts are also right after an error. Returns the
+    /// result of the first time.
     fn play_all(
         &self,
         packets: Packets<'_>,
@@ -178,7 +178,7 @@ impl Args {
 }
 
 impl Played {
-    /// Fails if the whole file had no packet of a feed.
+    /// Fails if the whole file had no UDP datagram, or no session of a feed although the user gave `--unwrap`.
     fn check_for_feed(&self) -> Result<()> {
         if !self.is_complete || self.failure.is_some() {
             return Ok(());

@@ -52,22 +52,23 @@ impl<'a> Packets<'a> {
         self.ahead.pop_front()
     }
 
-    /// The payloads after the last datagram, as far as they were read ahead.
+    /// Returns the payloads of the datagrams that come next, as far as they were read ahead.
     pub(super) fn ahead(&self) -> impl Iterator<Item = &[u8]> {
         self.ahead.iter().map(|packet| &packet.payload[..])
     }
 
-    /// Takes back a datagram that is not published.
+    /// Puts a datagram that was not published back before the next one.
     pub(super) fn put_back(&mut self, packet: Packet) {
         self.ahead.push_front(packet);
     }
 
-    /// Takes the buffer of a datagram that was published.
+    /// Takes back the buffer of a datagram that was published, for another datagram.
     pub(super) fn recycle(&mut self, packet: Packet) {
         self.spare.push(packet);
     }
 
-    /// Returns the counts of the datagrams that were returned. Datagrams that were only read ahead do not count.
+    /// Returns the counts of the capture and the read error, if there was one. Datagrams that were read ahead and not returned do not
+    /// count.
     pub(super) fn finish(self) -> (CaptureCounters, Protocols, Option<CaptureError>) {
         let mut counters = self.capture.counters;
         counters.datagrams -= self.ahead.len() as u64;

@@ -20,7 +20,8 @@ pub(super) struct Unwrapped {
     only: Option<Session>,
     sessions: Vec<Session>,
     more_sessions: u64,
-    /// The number that is added to the feed's sequences, modulo 2^64. It is 0 unless the channel already has later sequences than the feed.
+    /// The number to add to a sequence of the feed to get the channel's sequence, modulo 2^64. It is 0 if the channel had no later
+    /// sequences than the feed.
     shift: u64,
     bytes: u64,
 }
@@ -30,7 +31,7 @@ impl Unwrapped {
         Self { unwrap: Unwrap::new(only), only, sessions: Vec::new(), more_sessions: 0, shift: 0, bytes: 0 }
     }
 
-    /// Publishes the messages that are complete with this datagram. `ahead` has the following datagrams.
+    /// Publishes the messages that this datagram completes. `ahead` has the payloads of the datagrams that follow.
     pub(super) fn take(
         &mut self,
         datagram: &[u8],
@@ -95,7 +96,7 @@ impl Unwrapped {
         self.bytes
     }
 
-    /// Whether a session was followed.
+    /// Whether the datagrams belonged to at least one session of a feed that was published.
     pub(super) fn has_feed(&self) -> bool {
         !self.sessions.is_empty()
     }
