@@ -12,7 +12,7 @@ pub struct BoardStatus {
     pub room: u64,
     /// Bytes of the largest message on the board.
     pub value_bytes: u64,
-    /// The place of the key in each payload: the offset of the key's first byte, and the offset after the key's last byte.
+    /// The bytes of the key in each payload: the offset of the key's first byte, and the offset after the key's last byte.
     pub key: [u64; 2],
     /// The sequence up to which all messages are on the board.
     pub through: u64,

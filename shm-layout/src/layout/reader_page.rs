@@ -1,7 +1,7 @@
 //! The reader page: a small file in which one subscriber tells tools facts about itself.
 //!
 //! ```text
-//! word 0  magic (stored last)     word  8  position          word 16  polls' clock at the last look, ticks
+//! word 0  magic (stored last)     word  8  position          word 16  time of the last poll, in ticks
 //!      1  version                       9  next sequence          32..  latency histogram, one count a bucket
 //!      2  process id                   10  messages received
 //!      3  sequence it started from     11  times lapped
@@ -84,8 +84,8 @@ impl Role {
 
 const SUB_BITS: u32 = 4;
 
-/// The bucket of a latency in nanoseconds. Latencies below 32 have a bucket each. Above that, each octave has 16 buckets, so a bucket is at
-/// most 6.25 % wide. The last bucket begins at 4 s and has no upper end.
+/// The bucket of a latency in nanoseconds. Each latency below 32 ns has a bucket of its own. From 32 ns on, each octave has 16 buckets, so
+/// a bucket is at most 6.25 % wide. The last bucket begins at 4 s and has no upper end.
 pub const fn bucket(latency_ns: u64) -> usize {
     if latency_ns < 1 << (SUB_BITS + 1) {
         return latency_ns as usize;

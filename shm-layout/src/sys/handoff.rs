@@ -1,7 +1,7 @@
 //! Packets with descriptors over Unix sockets. With such packets a daemon passes memory to programs, and learns the identity of its peers.
 //!
-//! The sockets are SOCK_SEQPACKET: one send is one receive, and the death of a peer closes the connection. The functions allocate no memory
-//! for a size that a peer claims. The functions close descriptors that were not requested.
+//! The sockets are SOCK_SEQPACKET: each receive returns the bytes of one send, and the death of a peer closes the connection. The functions
+//! allocate no memory for a size that a peer claims. The functions close descriptors that were not requested.
 
 use rustix::io::Errno;
 use rustix::net::{
