@@ -137,7 +137,7 @@ impl BoardWriter {
         let (Some(head), Some(value)) = (cells.head(slot), cells.value(slot)) else { return };
         let meta = meta(cells, message);
         let even = store::begin(&head[0]);
-        // If this writer dies in between, its successor finds the new key's words only if the words before them were stored.
+        // If this writer dies in between, its successor finds the new key's words only together with the words that are stored before them.
         head[HEAD_BASE].store((even / 2).wrapping_sub(1), Ordering::Relaxed);
         head[HEAD_BORN].store(message.sequence, Ordering::Relaxed);
         named::publish(head, identity);
@@ -258,7 +258,7 @@ pub(super) struct Vacant {
     links: Box<[(u32, u32)]>,
 }
 
-/// A slot that is not in the list.
+/// The value in both links of a slot that is not in the list.
 const APART: u32 = u32::MAX;
 
 impl Vacant {

@@ -202,7 +202,7 @@ pub enum Response {
     },
     /// A bridge.
     Bridge(Box<BridgeStatus>),
-    /// The channel is now one of this host.
+    /// The channel was promoted: it now belongs to this host.
     Promoted(Promotion),
     /// The channel continues in another segment. The segment comes with this packet.
     Moved(Generation),

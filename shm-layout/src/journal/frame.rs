@@ -11,7 +11,7 @@ const PART: &str = "frame header";
 pub enum FrameKind {
     /// Records.
     Data,
-    /// Places of earlier frames; see [`Index`](super::Index).
+    /// Offsets of earlier frames; see [`Index`](super::Index).
     Index,
     /// The last frame of a finished file; see [`Footer`](super::Footer).
     Footer,

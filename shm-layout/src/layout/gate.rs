@@ -1,6 +1,6 @@
 //! The pages of gates. A gate is a reader that the publisher waits for, within a limit.
 //!
-//! Each gate has a **gate page**: a file that the channel's owner makes. One reader at a time locks the file and writes to it.
+//! Each gate has a **gate page**, a file. The channel's owner makes the file, and one reader at a time locks the file and writes to it:
 //! ```text
 //! word 0  magic (stored last)      word 16  position that the reader has finished with
 //!      1  version                       17  check of the position

@@ -1,7 +1,7 @@
 //! The reader page: a small file in which one subscriber tells tools facts about itself.
 //!
 //! ```text
-//! word 0  magic (stored last)     word  8  position          word 16  time of the last poll, in ticks
+//! word 0  magic (stored last)     word  8  position          word 16  polls' clock at the last look, ticks
 //!      1  version                       9  next sequence          32..  latency histogram, one count a bucket
 //!      2  process id                   10  messages received
 //!      3  sequence it started from     11  times lapped
