@@ -18,7 +18,7 @@ const FRACTION: u32 = 20;
 #[derive(Debug, Default)]
 pub(crate) struct Complete {
     names: Mutex<Names>,
-    /// Held during a comparison, and while retention removes files. Take it before the other locks.
+    /// This lock is held during a comparison, and while retention removes files. Take it before the other locks.
     turn: Mutex<()>,
 }
 

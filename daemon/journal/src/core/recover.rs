@@ -158,9 +158,9 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
             (first, file.scan.as_ref().map_or(first - 1, |scan| scan.durable))
         })
         .collect();
-    // A file ends at the first sequence of the next file.
+    // The sequences of a file end before the first sequence of each later file.
     let limit = |at: usize| begins[at + 1..].iter().map(|(first, _)| *first).min();
-    // This is the last file that is not empty. If the earlier files were not abandoned, its header has their reserve and epoch.
+    // The last file that is not empty. Its header has the reserve and the epoch of the earlier files, if these were not abandoned.
     let telling = (0..files.len()).rposition(|at| !files[at].is_empty(limit(at)));
     let mut clean = None;
     for (at, mut file) in files.into_iter().enumerate() {

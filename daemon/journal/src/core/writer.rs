@@ -182,7 +182,8 @@ impl Writer {
         let (durable, first) = (self.durable(), self.header.sequence);
         if let Some(file) = self.active_file() {
             let is_full = next.is_some_and(|next| file.composer.offset() + next > room);
-            // Two files must not begin with the same sequence. Otherwise a reader that asks for it could miss the records of one file.
+            // Two files must not begin with the same sequence. Otherwise a reader that asks for this sequence could miss the records of one
+            // file.
             let has_any = file.composer.due() > first;
             // Each thread reads the clock before it takes the lock. So another thread might have begun the file later than `now`.
             let age = now.mono.saturating_sub(file.begun);
@@ -356,7 +357,7 @@ impl Writer {
             return None;
         }
         self.spare = Spare::Making;
-        // The spare file's size is not a multiple of the page size. The size of a sealed file is such a multiple.
+        // The spare file's size is not a multiple of the page size, unlike the size of a sealed file.
         let (number, size) = (self.next_number, self.settings.file_bytes - FRAME_ALIGN as u64);
         Some((Purpose::Spare, vec![Step::Create { number, size }]))
     }
