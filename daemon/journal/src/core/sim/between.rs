@@ -70,8 +70,8 @@ fn disk(files: &[Made]) -> Disk {
     disk
 }
 
-/// Asserts that readers find no damage before recovery, and that the journal has `items` after recovery. Readers must then find the same
-/// items, and damage only if `is_damaged`.
+/// Asserts three things. Before recovery, readers find damage if and only if `is_damaged`. After recovery, the journal has `items`. Readers
+/// then find the same items and no damage.
 fn assert_holds(files: &[Made], items: &[Item], is_damaged: bool) -> Recovered {
     let mut disk = disk(files);
     let before = readers::read(&disk).unwrap();
@@ -94,7 +94,7 @@ fn messages(of: std::ops::RangeInclusive<u64>) -> Vec<Item> {
 
 const ALLOCATED: usize = 16 << 10;
 
-/// The file was not cut to its final size yet.
+/// Leaves only the first `written` bytes of a file, and zeros after them, as if the file had not been cut to its final size yet.
 fn unsealed(file: &mut Made, written: usize) {
     file.bytes.truncate(written);
     file.bytes.resize(ALLOCATED - 64, 0);

@@ -210,7 +210,8 @@ impl Disk {
         Err(io::Error::other("failed"))
     }
 
-    /// An abandoned file can be closed while another lane is about to use it.
+    /// Returns the file of a handle, or an error if the handle is closed. An abandoned file can be closed while another lane is about to
+    /// use it.
     fn handle(&self, number: u64) -> io::Result<usize> {
         self.handles.get(&number).copied().ok_or_else(|| io::Error::other("closed"))
     }

@@ -81,7 +81,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that a reader and `verify` find the same as the oracle.
+    /// Checks that a reader and `verify` find the same items as the oracle.
     fn readers_agree(&self, items: &[Item]) -> Verdict {
         let Some(read) = readers::read(&self.disk)? else { return Ok(()) };
         let stream = readers::stream(items);
