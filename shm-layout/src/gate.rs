@@ -200,7 +200,7 @@ pub struct GateFigures {
     pub position: u64,
     /// The tail of the ring at the time when the publisher last read the gate's page.
     pub tail: u64,
-    /// The process id that the holder claims; 0 if nobody holds the gate.
+    /// The process id that the gate's reader claims; 0 if no reader holds the gate.
     pub pid: u64,
     /// Messages that waited.
     pub held: u64,

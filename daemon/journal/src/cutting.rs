@@ -119,7 +119,7 @@ impl Cut {
         self.write_some()
     }
 
-    /// Writes all remaining frames and seals the last file. Returns the number of bytes.
+    /// Writes all remaining frames and seals the last file. Returns the number of bytes that were written to files.
     ///
     /// # Errors
     /// [`RecordError::Os`].

@@ -281,7 +281,7 @@ impl Snapshot {
             }
             newest = newest.max(head.sequence);
             let (at, there) = self.place_of(head.identity);
-            // A key was removed and came back in another slot: the two copies are of different times, and the newer copy is the right one.
+            // If a key was removed and came back in another slot, both slots can have a copy of the key. The newer copy is the right one.
             let older = match there {
                 Some(there) if self.rows[there].head.sequence < head.sequence => Some(there),
                 Some(_) => Some(row),
@@ -448,7 +448,7 @@ impl Snapshot {
         Listed { message, row, count, born, again, count_again, is_removed, is_whole, identity }
     }
 
-    /// Iterates over the copies of all keys. They include removed keys, and keys whose message is not whole.
+    /// Iterates over the copies of all keys. The copies include removed keys, and keys whose message is not whole.
     pub fn all(&self) -> impl Iterator<Item = Listed> + '_ {
         let rows = (0..self.high).chain(self.slots..self.slots + self.more);
         rows.filter(|row| self.rows[*row].has_key()).map(|row| self.row(row))

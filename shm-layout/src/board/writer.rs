@@ -69,8 +69,8 @@ impl BoardWriter {
         }
     }
 
-    /// Raises THROUGH, the sequence up to which the board has all messages, to `last`. If a message up to `last` is missing, it will never
-    /// come.
+    /// Raises THROUGH, the sequence up to which the board has all messages, to `last`. The caller knows that no missing message up to
+    /// `last` will ever come.
     pub fn skip_to(&mut self, last: u64) {
         if last > self.cells.count(THROUGH) {
             through::publish(&self.cells.header, last);
@@ -165,7 +165,7 @@ impl BoardWriter {
         let slot = self.vacant.take_first()?;
         let head = Head::load(cells.head(slot)?);
         if !head.meta.has(Meta::EMPTY) {
-            // Readers who did not see the removal learn that the board has forgotten it.
+            // A reader that did not see the removal learns that the board has forgotten the removal.
             self.forget_up_to(head.sequence);
             cells.take_out(head.identity, slot);
         }

@@ -135,7 +135,8 @@ pub enum Request {
         /// The message with this sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sequence: Option<u64>,
-        /// The first message of this time or later, in nanoseconds since 1970. It must not be given together with a sequence.
+        /// The first message that was published at this time or later, in nanoseconds since 1970. It must not be given together with a
+        /// sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time_ns: Option<u64>,
         /// The salt (the random number) of a file that the reader has read to its end. The daemon then passes a later file, if there is
@@ -313,7 +314,7 @@ pub struct Process {
     /// The user, if a daemon asked the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The command name, if it can be seen from here.
+    /// The command name, if the reporting process can see it.
     pub command: Option<String>,
 }
 
@@ -377,7 +378,7 @@ pub struct ChannelStatus {
     /// The live readers.
     #[serde(default)]
     pub readers: Vec<ReaderStatus>,
-    /// The names of fields that this process could not see. The values of these fields say nothing.
+    /// The names of fields that this process could not see. The values of these fields have no meaning.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
 }

@@ -54,7 +54,8 @@ pub struct ReaderStatus {
     pub latency_ns: Option<LatencyStatus>,
 }
 
-/// Latency percentiles in nanoseconds, each up to 6.25 % high.
+/// Percentiles in nanoseconds. Percentiles of latencies are at most 6.25 % too high, and percentiles of a gate's waits at most twice as
+/// high.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyStatus {
     /// Median.

@@ -72,7 +72,7 @@ pub const TEXT_BYTES: usize = (HEADER_WORDS - TEXT) * WORD as usize;
 pub enum State {
     /// A publisher holds the segment, or died without closing it.
     Active,
-    /// A new publisher repairs the ring of a dead one.
+    /// A new publisher repairs the ring of a dead publisher.
     Recovering,
     /// The last publisher closed the segment cleanly.
     Closed,

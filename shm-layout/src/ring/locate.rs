@@ -292,17 +292,17 @@ impl Locator {
         }
     }
 
-    /// The position in the index entry of a sequence. The position is valid for the sequences that are still in the index: those that the
-    /// lazy line (the writer's count of messages, which it updates rarely) includes, and the next one. If the writer has reused the entry
-    /// for a sequence beyond these, the position is at or after the position of the next sequence.
+    /// The position in the index entry of a sequence. The position is valid for the next sequence, and for those sequences in the lazy line
+    /// (the writer's count of messages, which it updates rarely) that are still in the index. If the writer has reused the entry for a
+    /// later sequence, the position is at or after the position of the next sequence.
     pub(super) fn indexed(&self, sequence: u64) -> u64 {
         let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
         index::peek(&self.cells.index, entry) & !(GRANULE - 1)
     }
 
-    /// Checks a place. Accepts it if it has no record yet, or if its record has the expected sequence. A gap can also include this
-    /// sequence; the result then has the gap's first sequence. If a gap ends right before this sequence, the result is the place after the
-    /// gap.
+    /// Checks a place. Accepts it if it has no record yet, or if its record has the expected sequence. If its record is a gap that includes
+    /// the expected sequence, the result has the gap's first sequence. If the gap ends right before the expected sequence, the result is
+    /// the place after the gap.
     fn verify(&self, place: Place) -> Result<Place, Miss> {
         Ok(match self.inspect(place)? {
             Found::Nothing => place,
@@ -316,7 +316,7 @@ impl Locator {
     }
 
     /// Whether a reader that waits at `position` must wake up, because there is a record or because the reader was lapped. The daemon's
-    /// waker calls this for sleeping readers. If this is not certain, the result is true.
+    /// waker calls this for sleeping readers. If the answer is not certain, the result is true.
     pub fn is_ready(&self, position: u64) -> bool {
         let commit = commit::peek(self.cells.data.word_at(position & !(GRANULE - 1)));
         let frontier = window::frontier(&self.cells.header);

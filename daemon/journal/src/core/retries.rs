@@ -184,7 +184,7 @@ fn an_idle_journal_is_refused_only_until_its_disk_takes_a_file() {
     scene.pass(RETRY);
     scene.run(is_write);
     assert_eq!((scene.refused.len(), scene.writer.state()), (3, State::Recording));
-    // The disk still refuses writes. Each message shows it, and the next attempt comes after a pause.
+    // The disk still refuses writes. The next message shows this, and the next attempt comes after a pause.
     scene.push(100);
     scene.run(is_write);
     assert_eq!((scene.refused.len(), scene.writer.state()), (4, State::Failed));

@@ -265,7 +265,7 @@ impl Writer {
     }
 
     fn next_salt(&mut self) -> u64 {
-        // SplitMix64: each salt differs from those before it.
+        // SplitMix64: each salt differs from the earlier salts.
         self.salts = self.salts.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.salts ^ (self.salts >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -379,7 +379,7 @@ impl Writer {
 
     fn succeeded(&mut self, doing: Purpose) {
         let each = self.settings.sync == SyncPolicy::Each;
-        // Without syncs, a write is the only proof that the disk works. A reserve and a new file are synced in any case.
+        // Whether a write proves that the disk works. With other policies, only durable frames prove it. A reserve is synced with any policy.
         let is_proof = self.settings.sync == SyncPolicy::None && !self.has_reserve();
         match doing {
             Purpose::Spare => {

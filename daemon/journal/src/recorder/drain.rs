@@ -38,7 +38,7 @@ pub(super) struct Naps {
     longest: Duration,
     /// The time for which nothing was published.
     silence: Duration,
-    /// If fewer bytes than this were published, they count as nothing.
+    /// If fewer bytes than this were published, the recorder sleeps as if no bytes had been published.
     little: usize,
 }
 
@@ -163,7 +163,8 @@ impl Drain {
                 Event::Restarted => restarted = true,
                 other => {
                     *next = behind(&other).unwrap_or(*next);
-                    // A continued recording can begin to read the ring before the end of the journal.
+                    // A continued recording can begin to read the ring before the end of the journal. The journal already has the events
+                    // before its end.
                     if *next >= packer.due() {
                         shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
                         if !is_known(known, &other) {

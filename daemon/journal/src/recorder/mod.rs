@@ -352,8 +352,8 @@ fn lost(shared: &RecorderState, ended: &Result<u64, RecordError>) -> u64 {
     shared.drained.load(Ordering::Relaxed).saturating_sub(shared.writer().written()) + left
 }
 
-/// Returns the reason why a recording ends before its disk has accepted everything. Lost messages count more than the reason why the
-/// channel cannot be read any more. A folder that was removed counts most.
+/// Returns the reason why a recording ends before its disk has accepted everything. If the folder was removed, this is the reason.
+/// Otherwise, if messages were lost, the loss is the reason, and not the error with which the reading of the channel ended.
 fn unwritten(shared: &RecorderState, ended: Result<u64, RecordError>) -> RecordError {
     match (lost(shared, &ended), ended) {
         (_, Err(error @ RecordError::Moved { .. })) | (0, Err(error)) => error,

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 /// The number of bytes that [`Reader::poll_batch`] copies together if it knows that these bytes are published small records.
 pub const RUN: u64 = if cfg!(loom) { 2 } else { 32 } * GRANULE;
-/// The size in bytes of the largest first record of a run. A run is a number of records that are copied together.
+/// The largest size in bytes of the first record of a run. A run is a number of records that are copied together.
 pub(super) const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
 /// If the reader knows of at most this many published messages, it loads `LAZY_PUBLISHED` again.
 pub(super) const KNOWN: i64 = if cfg!(loom) { 1 } else { 192 };
@@ -88,7 +88,7 @@ impl Reader {
         taken
     }
 
-    /// The number of messages that the reader knows to be published, counted from the next one. Sequences in gaps count too. The number
+    /// The number of messages that the reader knows to be published, from its next message on. Sequences in gaps count too. The number
     /// comes from the lazy line, which has the writer's count of messages. If the reader loaded that line too long ago, the number is 0 or
     /// negative.
     #[inline(always)]

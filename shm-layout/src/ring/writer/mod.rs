@@ -114,7 +114,7 @@ impl Writer {
         writer.header[WRITER_PID].store(u64::from(pid), Ordering::Relaxed);
         if let Some(gap) = tail.gap {
             // The dead writer would have continued in this order: the entries of the gap, the lazy line, and last the entry of the next
-            // sequence. So the lazy line never names an entry that was reused.
+            // sequence. In this order, the entry that the lazy line names always leads to the gap or to the tail.
             writer.index_gap(gap, writer.next);
             writer.update_lazy(time);
         }
@@ -254,7 +254,7 @@ impl Writer {
     /// bytes long.
     pub fn session(&mut self, identity: [u8; 10], time: u64) {
         let [high, low] = session_words(identity);
-        // The header gets the session after the stream has it. If this writer dies in between, its successor
+        // The session is stored in the header after the session record is published. If this writer dies in between, its successor
         // publishes the record again.
         self.header[SESSION_REST].store(0, Ordering::Relaxed);
         self.control(ControlRecord::Session { high, low }, time);

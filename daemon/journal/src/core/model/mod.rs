@@ -73,7 +73,7 @@ struct Running {
 /// A recorder's process.
 #[derive(Debug)]
 struct Life {
-    /// The sequence of the first message in this file. Each earlier message is in the journal, or is listed there as lost.
+    /// The sequence of the first message that this recorder records. Each earlier message is in the journal, or is listed there as lost.
     from: u64,
     packer: Packer,
     writer: Writer,

@@ -338,7 +338,7 @@ impl Disk {
         self.calls_left = None;
     }
 
-    /// Kills the process. The kernel keeps the written data. Of a write in progress, some pages were written.
+    /// Kills the process. The kernel keeps the written data. If a write was in progress, only some of its pages were written.
     pub(super) fn kill(&mut self) {
         let rng = &mut self.rng;
         for file in &mut self.inodes {

@@ -98,8 +98,8 @@ impl World {
         }
     }
 
-    /// Recovers copies of the disk. In each copy another call fails. Then the copy is recovered again, with or without a power cut before
-    /// that.
+    /// Recovers copies of the disk. In each copy, a different call of the recovery fails. Then the copy is recovered again, with or without
+    /// a power cut between the two recoveries.
     pub(super) fn recover_with_errors(&mut self) -> Verdict {
         let whole = self.disk.clone();
         for failing in 0.. {
