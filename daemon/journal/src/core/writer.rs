@@ -379,7 +379,8 @@ impl Writer {
 
     fn succeeded(&mut self, doing: Purpose) {
         let each = self.settings.sync == SyncPolicy::Each;
-        // Whether a write proves that the disk works. With other policies, only durable frames prove it. A reserve is synced with any policy.
+        // Whether a write proves that the disk works. With other policies, only durable frames prove it. A reserve is synced with any
+        // policy.
         let is_proof = self.settings.sync == SyncPolicy::None && !self.has_reserve();
         match doing {
             Purpose::Spare => {
