@@ -58,8 +58,8 @@ impl Locator {
                 Err(Miss::Overrun) => std::hint::spin_loop(),
             }
         }
-        // By now, every message that was committed before the call is in the count, or is one of the at most 64 messages after the count. Every
-        // gap is in the count, because the publisher has published more meanwhile, and counts a gap before it publishes more.
+        // By now, every message that was committed before the call is in the count, or is one of the at most 64 messages after the count.
+        // Every gap is in the count, because the publisher has published more meanwhile, and counts a gap before it publishes more.
         let now = self.progress();
         let (published, frontier) = now;
         let count = self.start().sequence - 1..MAX_SEQUENCE;
