@@ -8,11 +8,11 @@
 //!
 //! - If a reader loads *open* after its fence, then the daemon's fence comes later in the order of full fences. So the daemon's load of the
 //!   tail includes the message, and the cut lies above the message.
-//! - If a reader loads *closing*, it returns nothing until it loads something else.
+//! - If a reader loads *closing*, it returns no message until it loads another verdict.
 //! - If a reader loads a cut, it returns the messages below the cut.
 //!
-//! So every message is valid for all readers or for none, even if a reader is stopped at any moment in between. `SPEC.md`
-//! has the proof.
+//! So every message is valid for all readers or for none, even if a reader is stopped between any two of its steps. `SPEC.md` has the
+//! proof.
 
 use crate::fault::mutant;
 use crate::layout::charter::{
@@ -52,7 +52,7 @@ impl Charter {
     }
 }
 
-/// One generation of a channel. The charter keeps this entry for the next daemon.
+/// The entry of one generation in the charter. A daemon writes the entry for the daemon that starts after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
     /// The number, from 1.
@@ -75,7 +75,7 @@ pub struct Entry {
     pub is_granted: bool,
     /// The stream whose messages this generation has.
     pub stream: StreamId,
-    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970.
+    /// The time at which the channel's present sequences began, in nanoseconds since 1970.
     pub created_ns: u64,
 }
 
@@ -138,7 +138,7 @@ impl Entry {
     }
 }
 
-/// The daemon's end.
+/// The daemon's view of a mapped charter. Only the daemon writes to the charter.
 #[derive(Debug)]
 pub struct HostCharter {
     cells: Cells,
@@ -152,7 +152,7 @@ impl HostCharter {
         self.current.as_ref()
     }
 
-    /// A program's view of the same words.
+    /// A program's view of this charter.
     pub fn view(&self) -> Charter {
         Charter { cells: self.cells.clone() }
     }
@@ -177,9 +177,9 @@ impl HostCharter {
     }
 
     /// Marks the current generation as *closing*: readers return none of its messages until the next verdict. If a reader returned a
-    /// message earlier, the message was committed before this call. So the tail of the ring that is read after this call includes the
-    /// message. Call [`reopen`](Self::reopen) or [`go_on`](Self::go_on) next. If the daemon dies before that, the next daemon reopens the
-    /// generation.
+    /// message earlier, the message was committed before this call. So if the daemon reads the tail of the ring after this call, the tail
+    /// includes the message. Call [`reopen`](Self::reopen) or [`go_on`](Self::go_on) next. If the daemon dies before it does so, the next
+    /// daemon reopens the generation.
     pub fn close(&self) {
         if let Some(entry) = &self.current {
             if !mutant!("cut_without_closing") {
@@ -199,8 +199,8 @@ impl HostCharter {
     }
 
     /// Moves the channel to the generation `next`, whose number is [`next_generation`](Self::next_generation). Of the current generation,
-    /// only the messages below the sequence `below` stay valid. `ended` says that the stream ended at `below`. All of this becomes visible
-    /// in one store, and no step of this call can fail.
+    /// only the messages below the sequence `below` stay valid. `ended` says that the stream ended at `below`. For programs, all of this
+    /// happens in one store. No step of this call can fail.
     pub fn go_on(&mut self, next: Entry, below: u64, ended: bool) {
         assert_eq!(next.generation, self.next_generation(), "generations are counted one by one");
         self.write(&next);
@@ -375,7 +375,8 @@ mod tests {
         }
     }
 
-    /// Tests a daemon that dies between any two stores. After each death, the channel has moved for all programs, or for none.
+    /// Tests a daemon that dies between any two stores. After each death, all programs see that the channel has moved to generation 2, or
+    /// none does.
     #[test]
     fn what_a_dead_daemon_had_begun_is_taken_back_and_what_it_had_stored_holds() {
         let mut charter = HostCharter::begin(Cells::zeroed(WORDS), "ticks", BOOT_ID);
@@ -386,7 +387,7 @@ mod tests {
         let after = again(&charter);
         assert_eq!(after.current(), Some(&entry(1)));
         assert_eq!(after.view().verdict(1), Verdict::Open, "closing is taken back");
-        // This is the store that decides, without the hint that follows it.
+        // The store of the cut decides. The hint in `SETTLED`, which `go_on` stores after the cut, is missing here.
         charter.store(1, Verdict::Cut { below: 5, ended: true });
         let after = again(&charter);
         assert_eq!(after.current(), Some(&entry(2)));

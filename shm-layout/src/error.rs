@@ -70,7 +70,7 @@ pub enum OpenError {
     "corrupt record at position {position}: word {word:#018x} where sequence {sequence} was due; another program wrote to the segment: remove the channel, or begin it anew"
 )]
 pub struct Corrupt {
-    /// The record's place, in bytes.
+    /// The record's position, in bytes.
     pub position: u64,
     /// The sequence that was due.
     pub sequence: u64,
@@ -90,7 +90,7 @@ pub struct TooLarge {
     pub max_message: u64,
 }
 
-/// A sequence beyond the last one that a channel can count to.
+/// A sequence that is too large for a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "sequence {sequence} is out of reach, since a channel counts to {MAX_SEQUENCE}: remove the channel or begin it anew"

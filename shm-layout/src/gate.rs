@@ -24,8 +24,8 @@ use crate::sync::{Ordering, fence};
 #[cfg(not(loom))]
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-/// The gate page of the reader that a publisher waits for. An update stores three words of one cache line, to which no other process
-/// writes.
+/// The reader's side of a gate page. The publisher waits for this reader. An update stores three words of one cache line, to which no other
+/// process writes.
 #[derive(Debug, Clone)]
 pub struct GatePage {
     words: Cells,
@@ -66,7 +66,8 @@ impl GatePage {
 
     /// Continues in another segment. Until the next [`passed`](Self::passed), the page has no valid position.
     ///
-    /// If the reader had a place in the earlier segment, the publisher of the new segment waits for the reader from the start.
+    /// If the reader had a place in the earlier segment, the publisher of the new segment waits for the reader from the new segment's
+    /// start.
     pub fn go_on(&mut self, segment: [u64; 2]) {
         self.invalidate();
         self.segment = segment;
@@ -122,9 +123,8 @@ pub struct GateClaim {
 
 #[cfg(not(loom))]
 impl GateClaim {
-    /// Reads the page in `file` as a claim: what a reader says about its place in the segment with the identity `segment`. The file is not
-    /// mapped, because the reader can shorten it. If the file is too short to hold a position, the claim has no position. Costs one system
-    /// call.
+    /// Reads the gate page in `file`, for the segment with the identity `segment`. The file is not mapped, because the reader can shorten
+    /// it. If the file is too short to hold a position, the claim has no position. Costs one system call.
     ///
     /// # Errors
     /// The system's error.
@@ -168,7 +168,7 @@ pub fn is_page(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.len() >= BYTES && words_of(file, 2)?.is_some_and(|words| words == [MAGIC, VERSION]))
 }
 
-/// The first `count` words of a file; `None` if it is shorter.
+/// Reads the first `count` words of a file. Returns `None` if the file has fewer.
 #[cfg(not(loom))]
 fn words_of(file: &File, count: usize) -> io::Result<Option<Vec<u64>>> {
     let mut bytes = vec![0; count * 8];
@@ -194,13 +194,13 @@ pub struct GateFigures {
     pub wait_ns: u64,
     /// The publisher's action after the wait: 0 if it drops the gate, 1 if it refuses the message.
     pub then: u64,
-    /// The number of the state.
+    /// The state of the gate, as a number.
     pub state: u64,
     /// The last position of the reader that the publisher knows.
     pub position: u64,
     /// The tail of the ring at the time when the publisher last read the gate's page.
     pub tail: u64,
-    /// The process id that the holder claims; 0 if nobody holds the gate.
+    /// The process id that the gate's reader claims; 0 if no reader holds the gate.
     pub pid: u64,
     /// Messages that waited.
     pub held: u64,

@@ -1,7 +1,7 @@
 //! shmcast's shared-memory ring: one writer, any number of read-only readers, one cache line per message.
 //!
-//! This crate has the code that both sides of a segment share, and all of the project's `unsafe`. Programs use the
-//! `shmcast` crate. Another language implements `SPEC.md`, which lies beside this source.
+//! This crate has the code that both sides of a segment share, and all `unsafe` code of the library and the daemon. Another language
+//! implements `SPEC.md`, which lies beside this source.
 //!
 //! Functions of this crate have no examples. Programs use the crate `shmcast`, in which each function has an example.
 //!

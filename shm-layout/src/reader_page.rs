@@ -15,7 +15,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The subscriber's side of a reader page. An update is a relaxed store to a line that no other process writes. It takes a few nanoseconds.
+/// The subscriber's side of a reader page. Each update makes relaxed stores to words that no other process writes. It takes a few
+/// nanoseconds.
 #[derive(Debug, Clone)]
 pub struct ReaderPage {
     words: Page,
@@ -95,8 +96,9 @@ impl ReaderPage {
     /// Announces that this subscriber sleeps until there is a record at `position`. `nap` distinguishes one sleep from the next. After this
     /// call the subscriber polls the ring once more. If the ring is still empty, it sends a byte to the daemon's waker, and then sleeps.
     ///
-    /// So no subscriber is forgotten: before the waker stops, it receives all bytes, and then reads the words of all subscribers once more.
-    /// If it received this subscriber's byte, it now sees the word that was stored before the byte was sent. A later byte wakes the waker.
+    /// Therefore the waker forgets no subscriber. Before the waker goes to sleep, it receives all bytes, and then reads the words of all
+    /// subscribers once more. If the waker received this subscriber's byte, it now sees the word, because the word was stored before the
+    /// byte was sent. If the byte arrives later, it wakes the waker.
     pub fn sleeps(&self, position: u64, nap: u64) {
         self.words
             .word::<ASLEEP>()
@@ -176,7 +178,8 @@ impl ReaderStats {
     /// # Errors
     /// [`OpenError::Os`] when the file cannot be read.
     pub fn read(file: &File) -> Result<Option<Self>, OpenError> {
-        // The file is read and not mapped: its owner can shorten it at any time, and a fault would end the tool.
+        // The file is read and not mapped, because its owner can shorten it at any time. A map would then fault, and the fault would end
+        // the tool.
         let mut bytes = vec![0; BYTES as usize];
         match file.read_exact_at(&mut bytes, 0) {
             Ok(()) => {}

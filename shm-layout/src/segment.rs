@@ -1,4 +1,4 @@
-//! A segment: a mapped file with a checked header. The protocol works on the cells of the map.
+//! A segment: a mapped file with a checked header. The ring and the board work on the words of the map.
 //!
 //! The caller brings the file (from a directory, or as a daemon's descriptor) and decides which process is allowed to write to it.
 
@@ -41,10 +41,11 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Makes a segment in `file`, which is empty and which no other process has opened, and maps it for writing.
+    /// Makes a segment in the empty `file`, and maps it for writing. No other process has opened the file.
     ///
-    /// The call first reserves all bytes, unless the caller has done so with [`reserve`]. So a full file system is an error now, and not a
-    /// fault later. The call stores the magic number last, so that no process uses an unfinished segment.
+    /// The call first reserves all bytes, unless the caller has done so with [`reserve`]. Therefore a full file system is an error of this
+    /// call, and does not kill the program at a later store. The call stores the magic number last, so that no process uses an unfinished
+    /// segment.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file system refuses, [`OpenError::Field`] for names that do not fit.
@@ -132,14 +133,14 @@ impl Segment {
         self.board.clone().map(View::of)
     }
 
-    /// Copies the segment's board, if it has one, for the segment in which the channel continues. Call this before it is decided at which
-    /// sequence that segment begins.
+    /// Copies the segment's board, if there is one, for the segment in which the channel will continue. Call this before the first sequence
+    /// of the next segment is decided.
     pub fn begin_to_carry(&self) -> Option<Carry> {
         self.board().map(Carry::begin)
     }
 
-    /// Writes the messages of this segment's board that are below the sequence `below` to the board of `next`. The segment `next`
-    /// [continues](Self::continue_from) this one at that sequence, and no other process has seen it.
+    /// Copies messages from this segment's board to the board of `next`: all messages whose sequence is less than `below`. The segment
+    /// `next` [continues](Self::continue_from) this segment at the sequence `below`. Call this before another process sees `next`.
     pub fn carry_board(&self, carry: Option<Carry>, next: &Self, below: u64) {
         let (Some(mut carry), Some(board)) = (carry, &next.board) else { return };
         let mut buffer = vec![0; self.header.geometry.max_message as usize];
@@ -147,8 +148,8 @@ impl Segment {
         carry.put_on(board.clone(), below);
     }
 
-    /// Takes over the board, if the segment has one. Then it stores on the board the messages that only the ring has. The caller has taken
-    /// over the ring as its writer, and has published nothing yet.
+    /// Takes over the segment's board, if there is one, and returns its writer. Stores on the board the messages that only the ring has.
+    /// Before this call, the caller has taken over the ring as its writer. It has published nothing yet.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`] when another program wrote to the ring.
@@ -168,8 +169,8 @@ impl Segment {
         prepare(&self.map, wanted)
     }
 
-    /// Makes the kernel lock each page into memory when the page is touched. Touches no page itself. Takes microseconds if no page was
-    /// touched before.
+    /// Makes the kernel lock each page into memory when the page is touched. This call touches no page. It takes microseconds if no page
+    /// was touched before.
     pub fn lock_on_fault(&self) -> Step {
         lock_on_fault(&self.map)
     }
@@ -224,8 +225,8 @@ impl Segment {
         State::unpack(self.header_word(STATE))
     }
 
-    /// The session of another host, if a bridge fills this ring; `None` if there is no such session. Only the holder of the writer lock
-    /// gets a consistent value. While a writer changes the session, other processes can see parts of two sessions.
+    /// The session of another host, if a bridge fills this ring; `None` if no bridge fills it. Only the holder of the writer lock gets a
+    /// consistent value. While a writer changes the session, other processes can see parts of two sessions.
     pub fn session(&self) -> Option<[u8; 10]> {
         let rest = self.header_word(SESSION_REST);
         (rest & HAS_SESSION != 0).then(|| session_identity([self.header_word(SESSION), rest]))

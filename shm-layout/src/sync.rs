@@ -21,8 +21,8 @@ pub(crate) mod stopping {
     pub(crate) struct Killed;
 
     thread_local! {
-        /// The number of stores so far. Loom runs all threads of a model on one thread of the machine, and readers store nothing. So one
-        /// counter counts exactly the writer's stores.
+        /// The number of stores that the writer can still make before it dies; `None` if it does not die. Loom runs all threads of a model
+        /// on one thread of the machine, and readers store nothing. So this counter counts only the writer's stores.
         static STORES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     }
 

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 /// The shortest time from one comparison of names to the next.
 const LOOK: Duration = Duration::from_secs(1);
-/// Comparisons of names take at most one part in `FRACTION` of the time.
+/// Comparisons of names take at most a share of `1 / FRACTION` of the time.
 const FRACTION: u32 = 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Complete {
     names: Mutex<Names>,
-    /// Held during a comparison, and while retention removes files. Take it before the other locks.
+    /// This lock is held during a comparison, and while retention removes files. Take it before the other locks.
     turn: Mutex<()>,
 }
 

@@ -66,8 +66,8 @@ impl Cut {
         Ok(Self { directory, packer, writer, ring, latest_ns, base_ns: latest_ns })
     }
 
-    /// Sets the header of the files from which the next records come. If their ring is another one, the part continues in another file. The
-    /// last argument is a pair of a wall clock and the ring's ticks, which the journal has for these records.
+    /// Sets the header of the files from which the next records come. If the header names another ring, the part continues in another file.
+    /// The last argument is a pair of a wall clock and the ring's ticks, which the journal has for these records.
     pub fn go_on_in(&mut self, header: &FileHeader, (wall_ns, ticks): (u64, u64)) {
         if header.ring.uuid == self.ring {
             return;
@@ -119,7 +119,7 @@ impl Cut {
         self.write_some()
     }
 
-    /// Writes all remaining frames and seals the last file. Returns the number of bytes.
+    /// Writes all remaining frames and seals the last file. Returns the number of bytes that were written to files.
     ///
     /// # Errors
     /// [`RecordError::Os`].

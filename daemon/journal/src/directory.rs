@@ -147,7 +147,7 @@ impl Directory {
         if !self.is_locked().map_err(self.os())? {
             return Err(self.moved(format!("its file {LOCK}")));
         }
-        // Retention might have removed a file, and not noted this yet.
+        // If another thread has the turn, retention might have removed a file, and not noted this yet.
         let Some(_turn) = self.complete.try_turn() else { return Ok(()) };
         let file = self.nameless().map_err(self.os())?.or_else(|| self.complete.missing());
         file.map_or(Ok(()), |name| Err(self.moved(format!("its file {name}"))))
@@ -348,7 +348,7 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the new name at `path` safe.
+/// Makes the new name at `path` safe from a power cut.
 fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     open_directory(parent.unwrap_or(Path::new(".")))?.sync_all()

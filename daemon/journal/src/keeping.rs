@@ -173,7 +173,7 @@ impl Excess<'_> {
             (bytes, gain) = (0, 0);
         }
         self.trimmed.vain += at - kept;
-        // If the folder has no file, a recorder might be about to lock it.
+        // A folder without files stays, because a recorder might be about to lock it.
         let is_over = !is_recorded && !files.is_empty() && kept == files.len();
         if is_over { remove_folder(journal, &folder) } else { Ok(()) }
     }

@@ -5,15 +5,16 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 
-/// Device and number of a file.
+/// Returns the device and the inode number of a file.
 pub(crate) const fn place(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Returns device and number of the file to which a name leads; `None` if the name is gone. `named` is the result of `stat` for the name.
+/// Returns the device and the inode number of the file to which a name leads; `None` if the name is gone. `named` is the result of `stat`
+/// for the name.
 ///
 /// # Errors
-/// The system's error, if the name cannot be looked up. It might still be there.
+/// The system's error, if the name cannot be looked up. The name might still exist.
 pub(crate) fn found(named: rustix::io::Result<Stat>) -> io::Result<Option<(u64, u64)>> {
     match named {
         Ok(named) => Ok(Some(place(&named))),
@@ -25,7 +26,7 @@ pub(crate) fn found(named: rustix::io::Result<Stat>) -> io::Result<Option<(u64, 
 /// Whether a name still leads to this file. `named` is the result of `stat` for the name.
 ///
 /// # Errors
-/// The system's error, if the name cannot be looked up. It might still lead to the file.
+/// The system's error, if the name cannot be looked up. The name might still lead to the file.
 pub(crate) fn is_named(file: &File, named: rustix::io::Result<Stat>) -> io::Result<bool> {
     let named = found(named)?;
     Ok(named.is_some_and(|named| fstat(file).is_ok_and(|own| place(&own) == named)))

@@ -46,8 +46,8 @@ impl Carry {
             if let Some(through) = through
                 && let Ok((end, has_dropped)) = self.merge(reader, through, below, buffer)
             {
-                // If the cut lies above the last message that was there, valid messages can still come to the old segment. In a copy that
-                // was made after the cut, the store in a dropped slot can be that of a message that is not valid.
+                // If the cut lies above the ring's last message, valid messages can still be published in the old segment. If the copy was
+                // made after the cut, a dropped slot can have been in the middle of a store of an invalid message.
                 if end < below || has_dropped && attempt > 0 {
                     self.since = below;
                 }
@@ -89,8 +89,8 @@ impl Carry {
         let is_same = spec.key() == self.snapshot.view().geometry().spec.key();
         let mut all: Vec<_> =
             self.snapshot.all().filter(|listed| is_same && listed.message.sequence < below).collect();
-        // Keys that had a slot come first, and so keep a slot: a full board had refused some keys of the ring's messages. Removals come
-        // last, in their order, because a smaller board might not take all of them.
+        // Keys that had a slot come before keys that only the ring has, so that they keep a slot: a full board had refused some of the
+        // other keys. Removals come last, in the order of their sequences, because a smaller board might not have room for all of them.
         let slots = self.snapshot.view().geometry().spec.keys;
         all.sort_unstable_by_key(|listed| {
             (listed.is_removed, listed.row as u64 >= slots, listed.message.sequence)

@@ -38,7 +38,7 @@ pub(super) struct Failures {
     /// The newest message on the board in the last pass that failed because the ring no longer had the next message.
     through: Option<u64>,
     /// Counts passes that failed because the ring no longer had the message after the board's newest message. A pass counts only if the
-    /// board's newest message was the same in the previous one of these passes.
+    /// board's newest message is the same as in the previous pass that failed for this reason.
     still: u32,
 }
 

@@ -15,7 +15,8 @@ use std::hash::{BuildHasher as _, RandomState};
 const SLOT_TRIES: u32 = if cfg!(loom) { 1 } else { 64 };
 /// The version of a row that contains a message from the ring. No slot has this version, so the next join copies the slot again.
 const TO_COPY: u64 = u64::MAX;
-/// The version of a row whose slot changed faster than it could be copied. It is odd, as in a store, and no slot has it.
+/// The version of a row whose slot changed faster than it could be copied. This version is odd, like that of a slot in the middle of a
+/// store. No slot has this version.
 const CHANGED: u64 = TO_COPY - 2;
 /// The smallest number of rows for new keys. The ring has messages of these keys, but the board does not have them yet.
 const MORE_KEYS: u64 = if cfg!(loom) { 2 } else { 1024 };
@@ -42,10 +43,10 @@ pub struct Listed {
     pub count: u64,
     /// The sequence of the key's first message since the key got its slot.
     pub born: u64,
-    /// The sequence of the key's first message after its last removal that the join read in the ring; `born` if it read no such removal.
-    /// The board might have forgotten the key in between, and then counts from this message on.
+    /// The sequence of the last message in the ring with which the key came back after a removal; `born` if the join read no such message.
+    /// The board might have forgotten the key before this message. If so, the board counts the key's messages from this message on.
     pub again: u64,
-    /// The number of messages of `count` from the message `again` on.
+    /// The number of the key's messages from the message `again` on.
     pub count_again: u64,
     /// Whether the message removed its key.
     pub is_removed: bool,
@@ -71,7 +72,8 @@ struct Row {
     version: u64,
     head: Head,
     count: u64,
-    /// The key's first message after a removal in the ring, and the count before this message; 0 if there was none.
+    /// The sequence of the message with which the key came back after a removal, and the key's count before this message. Both are 0 if the
+    /// key did not come back.
     again: u64,
     before_again: u64,
     /// Number of older messages of the key that the listed message replaces.
@@ -192,7 +194,8 @@ impl Snapshot {
     }
 
     /// Merges the ring's messages from the reader's place to the tail, but only messages below `end`. Returns the sequence after the last
-    /// merged message, and whether a copy was dropped because its slot was in the middle of a store that the ring does not explain.
+    /// merged message, and whether a copy was dropped. A copy is dropped if its slot was in the middle of a store whose message the ring
+    /// does not have.
     pub(super) fn merge_up_to(
         &mut self,
         reader: &mut Reader,
@@ -212,7 +215,7 @@ impl Snapshot {
     }
 
     /// Drops the copies of messages at or above `end`. These messages are not valid, and the board no longer has the valid messages that
-    /// they replaced. Returns whether there were any.
+    /// they replaced. Returns whether a copy was dropped.
     pub(super) fn drop_from(&mut self, end: u64) -> bool {
         let mut has_dropped = false;
         for row in self.rows[..self.high].iter_mut().filter(|row| row.head.sequence >= end) {
@@ -260,7 +263,7 @@ impl Snapshot {
                 Poll::Control(_) => {}
                 Poll::Empty if reader.place() != before => {}
                 Poll::Corrupt(corrupt) => return Err(corrupt),
-                // Overtaken, or the segment was replaced.
+                // The reader was overtaken, or the segment was replaced.
                 _ => return Ok(None),
             }
         }
@@ -278,7 +281,7 @@ impl Snapshot {
             }
             newest = newest.max(head.sequence);
             let (at, there) = self.place_of(head.identity);
-            // A key was removed and came back in another slot: the two copies are of different times, and the newer copy is the right one.
+            // If a key was removed and came back in another slot, both slots can have a copy of the key. The newer copy is the right one.
             let older = match there {
                 Some(there) if self.rows[there].head.sequence < head.sequence => Some(there),
                 Some(_) => Some(row),
@@ -355,8 +358,8 @@ impl Snapshot {
         true
     }
 
-    /// Clears the rows of slots that the publisher was about to give to other keys: a store had begun there, but the ring had no message of
-    /// the slot's key. Returns whether there were any.
+    /// Clears each row whose slot was in the middle of a store, if the ring had no message of the row's key. The publisher was about to
+    /// give such a slot to another key. Returns whether a row was cleared.
     fn drop_unresolved(&mut self) -> bool {
         let mut has_dropped = false;
         for row in &mut self.rows[..self.high] {
@@ -368,7 +371,7 @@ impl Snapshot {
     }
 
     /// Lists the messages from the sequence `from` on, in the order of their sequences. Leaves out messages that are not whole, and with
-    /// `only_live` also messages that removed their key. [`listed`](Self::listed) then returns each listed message by its place in the
+    /// `only_live` also messages that removed their key. [`listed`](Self::listed) then returns each listed message by its number in the
     /// list, from 0.
     ///
     /// Returns two counts: the listed messages, and the messages that were left out because they are not whole.
@@ -391,7 +394,7 @@ impl Snapshot {
     }
 
     /// Lists the newest message of each key, even if the message is not whole. Leaves out keys that were removed. [`listed`](Self::listed)
-    /// then returns each listed message by its place in the list, from 0. Returns how many messages are listed.
+    /// then returns each listed message by its number in the list, from 0. Returns how many messages are listed.
     pub fn list_all_live(&mut self) -> usize {
         self.order.clear();
         for row in (0..self.high).chain(self.slots..self.slots + self.more) {
@@ -418,7 +421,7 @@ impl Snapshot {
         bridged
     }
 
-    /// Message number `number` of those that were listed last.
+    /// Returns message number `number` of the last list.
     pub fn listed(&self, number: usize) -> Option<Listed> {
         self.order.get(number).map(|(_, row)| self.row(*row as usize))
     }
@@ -445,13 +448,14 @@ impl Snapshot {
         Listed { message, row, count, born, again, count_again, is_removed, is_whole, identity }
     }
 
-    /// Iterates over the copies of all keys. They include removed keys, and keys whose message is not whole.
+    /// Iterates over the copies of all keys. The copies include removed keys, and keys whose message is not whole.
     pub fn all(&self) -> impl Iterator<Item = Listed> + '_ {
         let rows = (0..self.high).chain(self.slots..self.slots + self.more);
         rows.filter(|row| self.rows[*row].has_key()).map(|row| self.row(row))
     }
 
-    /// The key of a copy. `None` if a publisher was about to give the slot to another key, so that the copy may have neither key.
+    /// The key of a copy. `None` if a publisher was about to give the slot to another key, because the copied bytes may then be neither
+    /// key.
     pub fn key(&self, listed: &Listed) -> Option<&[u8]> {
         let geometry = self.view.geometry();
         let key = self.values.get(listed.row * self.stride..)?.get(geometry.spec.key())?;
@@ -477,11 +481,11 @@ fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
             Look::Stored(head) => {
                 return Some(Row { version: head.version, head, count: head.count(), ..Row::default() });
             }
-            // THROUGH, as the caller has loaded it, is below this message. So the merge leaves out only the messages before this one.
+            // The caller loaded a THROUGH below this message. So the merge leaves out only the messages before this message.
             Look::Changing(head) => (CHANGED, head, head.sequence.saturating_sub(1)),
             Look::Busy(head) => {
-                // No message of the key lies between this one and the one that is being stored, because the version did not change
-                // meanwhile.
+                // The version did not change meanwhile. So the key has no message between `through` and the message that is being stored.
+                // The merge finds that message in the ring.
                 let Some(through) = view.through_before(slot, head.version) else { continue };
                 (head.version, head, through)
             }

@@ -134,7 +134,7 @@ impl BoardCells {
 /// The head of a slot. Another process might have written it: check each field before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
-    /// The word of the slot's version: it never repeats.
+    /// The slot's version. It never has the same value twice.
     pub version: u64,
     /// The sequence of the key's newest message.
     pub sequence: u64,

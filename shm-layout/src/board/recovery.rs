@@ -65,7 +65,7 @@ impl BoardWriter {
                 Poll::Message(_) | Poll::Control(_) => {}
                 Poll::Empty if reader.place() != before => {}
                 Poll::Corrupt(corrupt) => return Err(corrupt.into()),
-                // Nobody else writes, so nothing is overwritten meanwhile.
+                // No other process writes to the ring, so no message is overwritten meanwhile.
                 _ => break,
             }
         }

@@ -1,5 +1,5 @@
-//! The synchronization points of the board. Each pair has a release, the acquire that belongs to it, and mutants that remove one of the
-//! two. The documentation of the module `board` says what each pair guarantees.
+//! The synchronization points of the board. Each pair has a release and the acquire that belongs to it. All pairs except `moved` have
+//! mutants that remove one of the two. The documentation of the module `board` says what each pair guarantees.
 
 use crate::fault::mutant;
 use crate::layout::board::{HEAD_KEY, HEAD_WORDS, INDEX_VERSION, THROUGH};

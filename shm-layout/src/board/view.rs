@@ -12,12 +12,12 @@ use crate::sync::Ordering;
 /// The number of attempts to read a slot that is in the middle of a store. A store takes some nanoseconds. If a publisher stopped in a
 /// store, a reader without this limit would try for ever.
 const LOOKS: u32 = if cfg!(loom) { 2 } else { 256 };
-/// The limit of [`View::tenure_of`] for its attempts, and in each attempt for the entries of the index and the slots that it reads. No
-/// search in a sound index needs so many: the index is at most half full, and hardly ever has more than one slot for a fingerprint.
+/// The limits of [`View::tenure_of`]: its attempts, and in each attempt the entries of the index and the slots that it reads. No search in
+/// a sound index needs so many: the index is at most half full, and hardly ever has more than one slot for a fingerprint.
 const TENURE_LOOKS: u32 = if cfg!(loom) { 2 } else { 16 };
 const TENURE_ENTRIES: u64 = 4096;
 const TENURE_CANDIDATES: usize = 16;
-/// The largest number of slots that one search reads. The index names these slots.
+/// The largest number of slots that one search reads, of those that the index names.
 const CANDIDATES: usize = 4096;
 /// Number of attempts to copy a value that changes during the copy.
 const COPIES: u32 = if cfg!(loom) { 2 } else { 16 };
@@ -45,7 +45,7 @@ pub(super) enum Look {
 /// The result of a search for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
-    /// The value is in the buffer: `bytes` of it.
+    /// The board has the key. The buffer has `bytes` bytes of the key's value.
     Found {
         /// The slot's head.
         head: Head,

@@ -69,8 +69,8 @@ impl BoardWriter {
         }
     }
 
-    /// Raises THROUGH, the sequence up to which the board has all messages, to `last`. If a message up to `last` is missing, it will never
-    /// come.
+    /// Raises THROUGH, the sequence up to which the board has all messages, to `last`. The caller knows that no missing message up to
+    /// `last` will ever come.
     pub fn skip_to(&mut self, last: u64) {
         if last > self.cells.count(THROUGH) {
             through::publish(&self.cells.header, last);
@@ -137,7 +137,7 @@ impl BoardWriter {
         let (Some(head), Some(value)) = (cells.head(slot), cells.value(slot)) else { return };
         let meta = meta(cells, message);
         let even = store::begin(&head[0]);
-        // If this writer dies in between, its successor finds the new key's words only if the words before them were stored.
+        // If this writer dies in between, its successor finds the new key's words only together with the words that are stored before them.
         head[HEAD_BASE].store((even / 2).wrapping_sub(1), Ordering::Relaxed);
         head[HEAD_BORN].store(message.sequence, Ordering::Relaxed);
         named::publish(head, identity);
@@ -165,7 +165,7 @@ impl BoardWriter {
         let slot = self.vacant.take_first()?;
         let head = Head::load(cells.head(slot)?);
         if !head.meta.has(Meta::EMPTY) {
-            // Readers who did not see the removal learn that the board has forgotten it.
+            // A reader that did not see the removal learns that the board has forgotten the removal.
             self.forget_up_to(head.sequence);
             cells.take_out(head.identity, slot);
         }
@@ -258,7 +258,7 @@ pub(super) struct Vacant {
     links: Box<[(u32, u32)]>,
 }
 
-/// A slot that is not in the list.
+/// The value in both links of a slot that is not in the list.
 const APART: u32 = u32::MAX;
 
 impl Vacant {

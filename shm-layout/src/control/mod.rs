@@ -3,7 +3,8 @@
 //! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes, with the descriptors beside it.
 //! Unknown requests and fields are errors, so that neither side guesses.
 //!
-//! A connection begins with [`Request::Hello`]. Each connection is one attachment, which ends with the connection for whatever reason.
+//! A connection begins with [`Request::Hello`]. Each connection is one attachment. The attachment ends when the connection ends, for
+//! whatever reason.
 //!
 //! `CONTROL.md`, beside `SPEC.md`, describes the conversation for other languages: each packet, with its descriptors.
 //!
@@ -52,12 +53,13 @@ pub enum Request {
     Publish {
         /// The channel.
         channel: String,
-        /// This program already publishes, and attaches again to a new daemon. It sends the descriptors that it has from the earlier
-        /// daemon.
+        /// Whether this program already publishes and now attaches to a new daemon. If so, it sends the descriptors that it has from the
+        /// earlier daemon.
         resume: bool,
         /// Whether the channel's sequences begin at 1 again.
         anew: bool,
-        /// The properties that the channel must have. If it gets others, nothing changes, and the reply is [`Response::Unfit`].
+        /// The properties that the channel must have. If the channel has or would get others, nothing changes, and the reply is
+        /// [`Response::Unfit`].
         #[serde(default, skip_serializing_if = "Required::is_nothing")]
         required: Required,
     },
@@ -74,11 +76,12 @@ pub enum Request {
     Subscribe {
         /// The channel.
         channel: String,
-        /// This program already reads, and attaches again to a new daemon. It sends the descriptors that it has from the earlier daemon.
+        /// Whether this program already reads and now attaches to a new daemon. If so, it sends the descriptors that it has from the
+        /// earlier daemon.
         resume: bool,
-        /// The reader sleeps between messages. The daemon wakes it through the bell that is sent with this request.
+        /// Whether the reader sleeps between messages. If so, the daemon wakes it through the bell that is sent with this request.
         park: bool,
-        /// The daemon neither counts this reader nor shows it to tools, because it reads on behalf of others.
+        /// Whether the reader reads on behalf of others. If so, the daemon neither counts this reader nor shows it to tools.
         #[serde(default)]
         hidden: bool,
         /// Whether the daemon must inform the reader when the publisher dies; false can be left out.
@@ -132,7 +135,8 @@ pub enum Request {
         /// The message with this sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sequence: Option<u64>,
-        /// The first message of this time or later, in nanoseconds since 1970. It must not be given together with a sequence.
+        /// The first message that was published at this time or later, in nanoseconds since 1970. It must not be given together with a
+        /// sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time_ns: Option<u64>,
         /// The salt (the random number) of a file that the reader has read to its end. The daemon then passes a later file, if there is
@@ -199,7 +203,7 @@ pub enum Response {
     },
     /// A bridge.
     Bridge(Box<BridgeStatus>),
-    /// The channel is now one of this host.
+    /// The channel was promoted: it now belongs to this host.
     Promoted(Promotion),
     /// The channel continues in another segment. The segment comes with this packet.
     Moved(Generation),
@@ -210,7 +214,7 @@ pub enum Response {
         /// The epoch.
         epoch: u64,
     },
-    /// A file of the channel's journal, which is sent with this.
+    /// A file of the channel's journal. The file's descriptor comes with this packet.
     History(History),
     /// The channel was taken from this publisher. From now on, no reader receives what this publisher publishes.
     CutOff {},
@@ -310,7 +314,7 @@ pub struct Process {
     /// The user, if a daemon asked the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The command name, if it can be seen from here.
+    /// The command name, if the reporting process can see it.
     pub command: Option<String>,
 }
 
@@ -332,10 +336,10 @@ pub struct ChannelStatus {
     pub max_message_bytes: u64,
     /// Identity of the segment, in hexadecimal.
     pub uuid: String,
-    /// Identity of the stream, in hexadecimal. It changes when the channel's sequences begin again.
+    /// Identity of the stream, in hexadecimal. It changes when the channel's sequences begin at 1 again.
     #[serde(default)]
     pub stream: String,
-    /// The time at which the segment was made, in nanoseconds since 1970.
+    /// The time at which the channel's present sequences began, in nanoseconds since 1970.
     pub created_ns: u64,
     /// `counter` or `monotonic`.
     pub clock: String,
@@ -374,7 +378,7 @@ pub struct ChannelStatus {
     /// The live readers.
     #[serde(default)]
     pub readers: Vec<ReaderStatus>,
-    /// The names of fields that this process could not see. The values of these fields say nothing.
+    /// The names of fields that this process could not see. The values of these fields have no meaning.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
 }
@@ -400,7 +404,7 @@ pub struct JournalStatus {
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
-    /// Messages that were published too fast for the disk.
+    /// Messages that are not recorded because they were published too fast for the disk.
     pub overrun: u64,
     /// Sequences that were missing when the recording began.
     pub missing: u64,

@@ -22,7 +22,7 @@ pub struct Required {
 }
 
 impl Required {
-    /// Whether the channel can have any properties.
+    /// Whether the publisher requires nothing, so that the channel can have any properties.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
@@ -60,7 +60,7 @@ pub struct BoardTerms {
     pub keys: u64,
     /// Bytes of the largest message on the board.
     pub value: u64,
-    /// The place of the key in each payload: the offset of the key's first byte, and the offset after the key's last byte.
+    /// The bytes of the key in each payload: the offset of the key's first byte, and the offset after the key's last byte.
     pub key: [u64; 2],
     /// The tag of messages that remove their key, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

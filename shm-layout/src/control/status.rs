@@ -12,7 +12,7 @@ pub struct BoardStatus {
     pub room: u64,
     /// Bytes of the largest message on the board.
     pub value_bytes: u64,
-    /// The place of the key in each payload: the offset of the key's first byte, and the offset after the key's last byte.
+    /// The bytes of the key in each payload: the offset of the key's first byte, and the offset after the key's last byte.
     pub key: [u64; 2],
     /// The sequence up to which all messages are on the board.
     pub through: u64,
@@ -54,7 +54,8 @@ pub struct ReaderStatus {
     pub latency_ns: Option<LatencyStatus>,
 }
 
-/// Latency percentiles in nanoseconds, each up to 6.25 % high.
+/// Percentiles in nanoseconds. Percentiles of latencies are at most 6.25 % too high, and percentiles of a gate's waits at most twice as
+/// high.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyStatus {
     /// Median.

@@ -31,7 +31,7 @@ pub struct FrameDraft {
     pub body_crc: u32,
     /// The sequences of the frame's key messages.
     pub keys: Vec<u64>,
-    /// The control records except clock records. Each entry has the kind of the record, and the next sequence at the record's place.
+    /// The control records except clock records. Each entry has the sequence due at the record, and the record's kind.
     pub controls: Vec<(u64, u64)>,
 }
 

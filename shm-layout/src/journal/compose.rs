@@ -11,7 +11,7 @@ use super::{ENTRY_EVERY, FILE_HEADER_BYTES, INDEX_EVERY, MAX_ENTRIES, PAGE, TRAI
 use std::collections::VecDeque;
 
 /// The state of a file that is being written. The composer itself does not write to the file. Each call returns bytes, and moves
-/// [`offset`](Self::offset) past these bytes. The caller writes the bytes at the value that `offset` had before the call.
+/// [`offset`](Self::offset) past these bytes. The caller writes the bytes to the file, at the offset from before the call.
 ///
 /// A tool that writes a file calls [`begin`](Self::begin). For each frame it calls [`place`](Self::place), and also [`index`](Self::index)
 /// if [`index_is_due`](Self::index_is_due) returns true. At the end it calls [`seal`](Self::seal). Recovery calls [`resume`](Self::resume),

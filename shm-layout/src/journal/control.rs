@@ -7,8 +7,8 @@ use crate::layout::record::{ControlRecord, NO_TIME};
 
 const PART: &str = "control record";
 
-/// Converts a record's `time` to the wall clock, in nanoseconds since 1970; `None` without a time. `clock` has the wall clock and the
-/// ring's clock, in ticks, at one moment before or after that time. `clock_hz` is the number of ticks per second.
+/// Converts a record's `time` to the wall clock, in nanoseconds since 1970; `None` without a time. The first argument has the wall clock
+/// and the ring's clock, in ticks, at one moment before or after `time`. `clock_hz` is the number of ticks per second.
 ///
 /// ```
 /// use shmcast_layout::journal::wall_ns;
@@ -34,8 +34,8 @@ pub enum Cause {
     Torn,
     /// The messages were durable, and the disk lost them.
     Damaged,
-    /// The sequences are skipped so that no sequence is used twice. After a power cut, some of the first can have been messages that were
-    /// not durable; nobody knows how many. None of them will have a message.
+    /// The sequences are skipped so that no sequence is used twice. After a power cut, the first of these sequences can have belonged to
+    /// messages that were not durable. Nobody knows how many did. The stream will have no message with any of these sequences.
     Reserve,
     /// A tool removed the messages.
     Cut,
@@ -129,7 +129,8 @@ pub enum JournalControl {
         /// The sequence.
         sequence: u64,
     },
-    /// The recorder found that the channel was closed and its lock was free. So nothing was published after this.
+    /// The recorder found that the channel was closed and its lock was free. So nothing was published after the messages before this
+    /// record.
     Clean {
         /// The sequence of the next message.
         next: u64,

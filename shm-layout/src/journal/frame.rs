@@ -11,7 +11,7 @@ const PART: &str = "frame header";
 pub enum FrameKind {
     /// Records.
     Data,
-    /// Places of earlier frames; see [`Index`](super::Index).
+    /// Offsets of earlier frames; see [`Index`](super::Index).
     Index,
     /// The last frame of a finished file; see [`Footer`](super::Footer).
     Footer,
@@ -69,7 +69,7 @@ pub struct FrameHeader {
     /// Index time: the wall clock of the frame's first record, in nanoseconds since 1970. It is never less than the index time of the
     /// previous frame.
     pub time_ns: u64,
-    /// Everything up to this sequence was durable when the frame was closed; 0 if nothing was.
+    /// Everything up to this sequence was durable when the frame was closed; 0 if nothing was durable.
     pub durable: u64,
     /// Number of the frame in its file, from 0.
     pub number: u32,

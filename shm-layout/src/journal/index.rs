@@ -18,7 +18,7 @@ pub struct IndexEntry {
     pub time_ns: u64,
 }
 
-/// A key message's place.
+/// The sequence of a key message, and the offset of its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyEntry {
     /// The sequence.
@@ -27,7 +27,7 @@ pub struct KeyEntry {
     pub offset: u64,
 }
 
-/// A control record's place.
+/// The kind of a control record, the sequence due at it, and the offset of its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControlEntry {
     /// The sequence due at the record.
@@ -89,11 +89,12 @@ pub struct Footer {
     /// Whether recovery wrote this footer, because the recorder's own footer is lost or was never written. If so, the next file can name
     /// the checksum of the lost footer in place of this footer's checksum.
     pub is_mended: bool,
-    /// Data frames of the whole file. If there are more than [`MAX_ENTRIES`], only some of them are listed, at even distances.
+    /// Data frames of the whole file, at least [`ENTRY_EVERY`](super::ENTRY_EVERY) bytes apart. If there are more than [`MAX_ENTRIES`],
+    /// only some of them are listed, at even distances.
     pub entries: Vec<IndexEntry>,
     /// Key messages.
     pub keys: Vec<KeyEntry>,
-    /// Control records without clock records.
+    /// Control records, except clock records.
     pub controls: Vec<ControlEntry>,
     /// The missing sequences that recovery found between two frames of this file.
     pub holes: Vec<Loss>,
@@ -191,7 +192,7 @@ fn check_entries(part: &'static str, entries: &[IndexEntry]) -> Result<(), Forma
     if entries.windows(2).all(ascends) { Ok(()) } else { Err(field(part, "entries out of order")) }
 }
 
-/// Several lists of entries in a row.
+/// Several lists of entries, one after the other, in the bytes of a body.
 struct Lists<'a> {
     part: &'static str,
     rest: &'a [u8],

@@ -49,7 +49,7 @@ pub const FILE_HEADER_BYTES: usize = 4096;
 pub const FRAME_HEADER_BYTES: usize = 64;
 /// The number of bytes of the trailer. They are the last bytes of a sealed (finished) file.
 pub const TRAILER_BYTES: usize = 64;
-/// Frames start at multiples of this.
+/// Each frame starts at a multiple of this number of bytes.
 pub const FRAME_ALIGN: usize = 64;
 /// The size of a sealed file is a multiple of this number.
 pub const PAGE: usize = 4096;

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 /// First word of every finished board: "SHMBORD1" in memory order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMBORD1");
-/// Layout version of the board: major in bits 16 to 31, minor below.
+/// Layout version of the board: the major version in bits 16 to 31, the minor version in bits 0 to 15.
 pub const VERSION: u64 = 1 << 16;
 /// Most keys that a board can have.
 pub const MAX_KEYS: u64 = 1 << 24;
@@ -34,39 +34,40 @@ const CHECKSUM: usize = FIXED_WORDS - 1;
 /// The bit that is set in the word `remove_tag` if there is a tag that removes keys.
 const HAS_TAG: u64 = 1 << 16;
 
-/// The sequence up to which every message is on the board.
+/// Word of the header with the sequence up to which every message is on the board.
 pub const THROUGH: usize = 16;
-/// The sequence from which on the board is complete. If the newest message of a key is older, the board can lack that message.
+/// Word of the sequence from which on the board is complete. If the newest message of a key is older, the board can lack that message.
 pub const SINCE: usize = 32;
-/// Number of slots that have ever been used.
+/// Word of the number of slots that have ever been used.
 pub const HIGH: usize = 33;
-/// Number of keys on the board.
+/// Word of the number of keys on the board.
 pub const LIVE: usize = 34;
-/// Number of messages whose key found no room.
+/// Word of the number of messages whose key found no room.
 pub const REFUSED: usize = 35;
-/// Number of messages that were larger than a value can be.
+/// Word of the number of messages that were larger than a value can be.
 pub const TOO_LARGE: usize = 36;
-/// Number of messages that were too short to have a key.
+/// Word of the number of messages that were too short to have a key.
 pub const NO_KEY: usize = 37;
-/// The highest sequence of a removal that the board has forgotten; 0 if it has forgotten none. The board forgets a key's removal when it
-/// gives the key's slot to another key.
+/// Word of the highest sequence of a removal that the board has forgotten; 0 if it has forgotten none. The board forgets a key's removal
+/// when it gives the key's slot to another key.
 pub const FORGOTTEN: usize = 38;
-/// Version of the index. It is odd while entries of the index move.
+/// Word of the version of the index. The version is odd while entries of the index move.
 pub const INDEX_VERSION: usize = 39;
 
 /// Words of a slot's head.
 pub const HEAD_WORDS: usize = (GRANULE / WORD) as usize;
-/// Twice the number of messages that were stored in this slot. While a message is being stored, the word is greater by 1, and so it is odd.
+/// Word of a head with its version: twice the number of messages that were stored in this slot. While a message is being stored, the
+/// version is greater by 1, and so it is odd.
 pub const HEAD_VERSION: usize = 0;
-/// The sequence of the message.
+/// Word of the sequence of the slot's message.
 pub const HEAD_SEQUENCE: usize = 1;
-/// Number of messages that this slot had stored before the first message of its present key.
+/// Word of the number of messages that this slot had stored before the first message of its present key.
 pub const HEAD_BASE: usize = 2;
-/// Length, flags and tag; see [`Meta`].
+/// Word of the message's length, flags and tag; see [`Meta`].
 pub const HEAD_META: usize = 3;
-/// The time of the message.
+/// Word of the time of the message.
 pub const HEAD_TIME: usize = 4;
-/// The sequence of the first message of the present key.
+/// Word of the sequence of the first message of the present key.
 pub const HEAD_BORN: usize = 5;
 /// The first of the two words that identify the key, as [`Geometry::identity`] computes them.
 pub const HEAD_KEY: usize = 6;
@@ -75,7 +76,7 @@ pub const HEAD_KEY: usize = 6;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BoardError {
-    /// The number of keys.
+    /// The number of keys is out of range.
     #[error("a board has 1 to {MAX_KEYS} keys, not {keys}")]
     Keys {
         /// The requested number.
@@ -318,7 +319,7 @@ const LENGTH: u64 = (1 << 25) - 1;
 pub struct Meta(u64);
 
 impl Meta {
-    /// A message from which a reader can start afresh.
+    /// The message is a key message: a reader can start at it, without the messages before it.
     pub const KEY: Self = Self(1 << 32);
     /// The message removed its key.
     pub const REMOVED: Self = Self(1 << 33);
@@ -335,7 +336,7 @@ impl Meta {
         Self(length as u64 & LENGTH | (tag as u64) << 48)
     }
 
-    /// The same properties, with `flag` set or not.
+    /// These properties, also with `flag` if `is_set`.
     #[inline(always)]
     pub const fn with(self, flag: Self, is_set: bool) -> Self {
         if is_set { Self(self.0 | flag.0) } else { self }

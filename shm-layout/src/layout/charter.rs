@@ -89,8 +89,9 @@ impl Verdict {
         }
     }
 
-    /// Decodes a word that was found in the slot of `generation`. If the word belongs to a later generation, this generation ended long
-    /// ago, and none of its messages counts as valid. If the word is one that no daemon writes, the result is the same.
+    /// Decodes a word that was found in the slot of `generation`. If the word belongs to another generation, or if no daemon writes such a
+    /// word, the result is a cut at sequence 0, so that no message of `generation` is valid. A word of a later generation means that
+    /// `generation` ended long ago.
     #[inline]
     pub const fn unpack(generation: u64, word: u64) -> Self {
         let is_ours = (word >> CUT_BITS ^ generation) & ((1 << TAG_BITS) - 1) == 0;

@@ -1,6 +1,6 @@
 //! The pages of gates. A gate is a reader that the publisher waits for, within a limit.
 //!
-//! Each gate has a **gate page**, a file that the channel's owner makes and one reader at a time locks and writes:
+//! Each gate has a **gate page**, a file. The channel's owner makes the file, and one reader at a time locks the file and writes to it:
 //! ```text
 //! word 0  magic (stored last)      word 16  position that the reader has finished with
 //!      1  version                       17  check of the position
@@ -176,7 +176,7 @@ mod tests {
         for (before, after) in pairs {
             let words = |position| [position, check(position, segment)];
             let [old, new] = [words(before), words(after)];
-            // Each of the 16 bytes can be of the one pair or of the other.
+            // Each of the 16 bytes can come from the old pair or from the new pair.
             for torn in 0..1u32 << 16 {
                 let mut mixed = [0; 2];
                 for (at, word) in mixed.iter_mut().enumerate() {

@@ -28,11 +28,11 @@ pub const MAX_COUNT: u64 = 1 << 62;
 /// limit, a sequence fits in 48 bits. A channel that publishes a million messages a second reaches the limit in 8 years. A larger sequence
 /// means that the ring is damaged.
 pub const MAX_SEQUENCE: u64 = (1 << 48) - 1;
-/// After the writer has committed a record, it zeroes commit words ahead of the tail, up to this distance in bytes.
+/// The distance in bytes, ahead of the tail, up to which the writer zeroes commit words after it has committed a record.
 ///
-/// The distance must be large enough for two things: the cache misses of these stores are over before the writer needs the granule, and
-/// readers' prefetchers do not take the granule back. It must be small enough that the lines are still in the writer's cache when the
-/// writer reaches them.
+/// The distance is large enough for two things: the cache misses of these stores are over before the writer needs the granule, and readers'
+/// prefetchers do not take the granule back. It is small enough that the lines are still in the writer's cache when the writer reaches
+/// them.
 #[cfg(not(loom))]
 pub const AHEAD: u64 = 32 * GRANULE;
 /// In the build for the model checker, this distance is one granule, the smallest possible distance. This keeps the model small.
@@ -93,8 +93,8 @@ impl Geometry {
         if capacity / 8 < MAX_MESSAGE { capacity / 8 } else { MAX_MESSAGE }
     }
 
-    /// Bytes of the whole segment: header page, index and data. If this is at least one huge page, it is rounded up to whole huge pages,
-    /// because kernels align only such maps to huge pages.
+    /// Bytes of the whole segment: header page, index and data. A size of at least one huge page is rounded up to whole huge pages, because
+    /// kernels align a map to huge pages only if it has such a size.
     pub const fn segment_bytes(&self) -> u64 {
         self.bytes_with(0)
     }
@@ -110,7 +110,8 @@ impl Geometry {
         if bytes < HUGE_PAGE { bytes } else { bytes.next_multiple_of(HUGE_PAGE) }
     }
 
-    /// Accepts exactly the sizes that [`Geometry::new`] can produce. With these sizes, no computed value can overflow or leave the map.
+    /// Checks the sizes. With sizes that it accepts, no computed value can overflow or leave the map. It accepts all sizes that
+    /// [`Geometry::new`] makes.
     ///
     /// # Errors
     /// [`GeometryError`] that names the first field that is out of range.

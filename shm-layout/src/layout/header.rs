@@ -18,7 +18,7 @@
 //!      14  schema id
 //!      15  crc32c of words 1..15 and 64..512
 //! ```
-//! The changing lines are pairs of cache lines, because adjacent-line prefetch loads 128 bytes together.
+//! Each group of words that change has a pair of cache lines of its own, because adjacent-line prefetch loads 128 bytes together.
 
 use super::geometry::{GRANULE, Geometry, HEADER_BYTES, WORD};
 use super::stream::StreamId;
@@ -41,15 +41,15 @@ pub const STATE: usize = 32;
 pub const WRITER_PID: usize = 33;
 /// Word index of the count of published messages. The count can lack the last 64 messages.
 pub const LAZY_PUBLISHED: usize = 48;
-/// Word index of the clock at the last lazy update, in ticks.
+/// Word index of the time of the last update of the lazy line, in ticks of the clock.
 pub const LAZY_TIME: usize = 49;
 /// Word index of the sequence of the last key message. The word is 0 if there was no key message.
 pub const LAZY_KEY: usize = 50;
 /// Word index of the count of payload bytes published.
 pub const LAZY_BYTES: usize = 51;
 
-/// Word index of the first sequence that this ring can have; 0 means 1. If a segment continues the channel of an earlier segment, it begins
-/// at the sequence where the earlier one ended. The word is written before any other process sees the segment.
+/// Word index of the first sequence that this ring can have; 0 means 1. If a segment continues the channel of an earlier segment, its first
+/// sequence follows the last sequence of the earlier segment. The word is written before any other process sees the segment.
 pub const FIRST_SEQUENCE: usize = 56;
 /// Word index of the first eight bytes of the session, a name of ten bytes. If a bridge fills this ring, this is the session of the remote
 /// stream. The bridge reads the session after a restart. Readers learn of sessions from control records.
@@ -72,7 +72,7 @@ pub const TEXT_BYTES: usize = (HEADER_WORDS - TEXT) * WORD as usize;
 pub enum State {
     /// A publisher holds the segment, or died without closing it.
     Active,
-    /// A new publisher repairs the ring of a dead one.
+    /// A new publisher repairs the ring of a dead publisher.
     Recovering,
     /// The last publisher closed the segment cleanly.
     Closed,
@@ -128,7 +128,7 @@ pub struct Header {
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
-    /// The ticks a second.
+    /// The clock's ticks per second.
     pub clock_hz: u64,
     /// The application's own number for the message schema; 0 if unused.
     pub schema_id: u64,
@@ -244,7 +244,7 @@ impl Header {
     }
 }
 
-/// Returns the board's offset from the words of a checked header page; 0 if there is no board. The check of the page does not include the
+/// Returns the board's offset from the words of a checked header page; 0 if there is no board. The checksum of the page does not cover the
 /// offset.
 pub(crate) fn board_offset(words: &[u64]) -> u64 {
     let minor = words[1] as u16;

@@ -84,8 +84,8 @@ impl Role {
 
 const SUB_BITS: u32 = 4;
 
-/// The bucket of a latency in nanoseconds. Latencies below 32 have a bucket each. Above that, each octave has 16 buckets, so a bucket is at
-/// most 6.25 % wide. The last bucket begins at 4 s and has no upper end.
+/// The bucket of a latency in nanoseconds. Each latency below 32 ns has a bucket of its own. From 32 ns on, each octave has 16 buckets, so
+/// a bucket is at most 6.25 % wide. The last bucket begins at 4 s and has no upper end.
 pub const fn bucket(latency_ns: u64) -> usize {
     if latency_ns < 1 << (SUB_BITS + 1) {
         return latency_ns as usize;

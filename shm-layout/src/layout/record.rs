@@ -11,7 +11,7 @@
 
 use super::geometry::{GRANULE, MAX_SEQUENCE, RECORD_HEADER, record_bytes};
 
-/// Number of bits of the publish time that a record has.
+/// The number of bits of the publish time in a record.
 pub const TIME_BITS: u32 = 48;
 /// The value of the time field of a record that has no time. A clock has this value during at most one tick in 26 hours. If a record gets
 /// this value by chance, it counts as a record without a time.
@@ -34,7 +34,7 @@ impl Flags {
     /// A [`ControlRecord`]. It has no sequence of its own.
     pub const CONTROL: Self = Self(1 << 3);
 
-    /// Both sets of bits.
+    /// The flags of both values.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -229,7 +229,8 @@ impl ControlRecord {
         }
     }
 
-    /// Returns the sequence of the next message after this record. Without this record, that message would have the sequence `sequence`.
+    /// Returns the sequence of the next message after this record. `sequence` is the sequence that the message would have without this
+    /// record.
     pub const fn next_sequence(self, sequence: u64) -> u64 {
         if let Self::Gap { to, .. } = self { to + 1 } else { sequence }
     }

@@ -6,7 +6,7 @@ use std::fmt;
 /// when its sequences begin at 1 again. The stream remains the same when a new publisher or a new generation of a strict channel begins,
 /// when the daemon restarts and, with a journal, when the host reboots.
 ///
-/// Two channels have the same stream if and only if [`is`](Self::is) says so for their ids.
+/// Two channels have the same stream if and only if [`is`](Self::is) returns true for their ids.
 ///
 /// ```
 /// use shmcast_layout::layout::stream::StreamId;
@@ -25,7 +25,7 @@ impl StreamId {
         Self([(all >> 64) as u64, all as u64])
     }
 
-    /// The bytes, in the form of journals and packets.
+    /// The id as bytes, in the form that journals and packets use.
     pub const fn to_bytes(self) -> [u8; 16] {
         ((self.0[0] as u128) << 64 | self.0[1] as u128).to_be_bytes()
     }
@@ -40,7 +40,7 @@ impl StreamId {
         self.0
     }
 
-    /// Parses an id as it is displayed. Returns `None` for any other text.
+    /// Parses an id in its displayed form: 32 lowercase hexadecimal digits. Returns `None` for any other text.
     ///
     /// ```
     /// use shmcast_layout::layout::stream::StreamId;

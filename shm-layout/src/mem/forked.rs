@@ -21,7 +21,8 @@ pub fn fork(part: impl FnOnce()) -> io::Result<Forked> {
             "only a process of one thread can be forked here",
         ));
     }
-    // SAFETY: this is the only thread, so no lock is held that the child, which has this thread alone, could wait for.
+    // SAFETY: the process has no thread but this one. So no other thread holds a lock that the child, which has only this thread, could
+    // wait for.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -40,7 +41,7 @@ impl Forked {
     /// The error of `waitpid`.
     pub fn wait(self) -> io::Result<bool> {
         let mut status = 0;
-        // SAFETY: `status` is a place for an integer, and the call is given nothing else of ours.
+        // SAFETY: the call writes one integer, into `status`, and gets no other memory of ours.
         if unsafe { libc::waitpid(self.0, &raw mut status, 0) } != self.0 {
             return Err(io::Error::last_os_error());
         }

@@ -1,5 +1,5 @@
-//! Anonymous files in memory. Such a file lives as long as a process has it open or mapped. If the file is sealed, no process can shrink it
-//! while others map it.
+//! Anonymous files in memory. Such a file lives as long as a process has it open or mapped. If the size of the file is sealed, no process
+//! can shrink the file while others map it.
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use std::fs::File;
@@ -22,7 +22,7 @@ pub fn create(name: &str) -> io::Result<File> {
 /// The parts of a file that a seal protects from changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
-    /// The size. No map of the file can fault.
+    /// The size. A map of the file can then never fault, because no process can shrink the file.
     Size,
     /// The content and the set of seals. Only a writable map that was made before the seal can still change the content.
     FutureWrites,

@@ -1,4 +1,4 @@
-//! Maps of files, which are prepared before the first message.
+//! Maps files into memory, and prepares the maps before the first message.
 //!
 //! This module knows nothing of rings. It gives access to a map as [`Cells`], never as a slice of bytes.
 
@@ -99,7 +99,7 @@ fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<
     if length < HUGE_PAGE as usize || excess == 0 {
         return Ok(first);
     }
-    // The kernel places maps downwards from the last one. A map of the excess size moves the next map to the boundary.
+    // The kernel places each map directly below the last one. So a map of the excess size moves the next map to the boundary.
     drop(first);
     let _spacer = MmapOptions::new().len(excess).map_anon()?;
     make()

@@ -10,8 +10,8 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// After this time, no further huge page is begun. Each huge page (2 MiB) takes some 5 ms. It takes much longer if real-time threads leave
-/// the kernel no time on a core, or if memory is fragmented.
+/// The time limit for making huge pages: after this time, no further huge page is begun. Each huge page (2 MiB) takes some 5 ms. A huge
+/// page takes much longer if real-time threads leave the kernel no time on a core, or if memory is fragmented.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The steps that prepare a map.
@@ -114,8 +114,8 @@ impl Iterator for Pieces {
 
 impl ExactSizeIterator for Pieces {}
 
-/// Makes the kernel lock each page of `map` into memory when it is touched. Touches no page itself. Takes microseconds if no page is
-/// touched yet.
+/// Makes the kernel lock each page of `map` into memory when the page is touched. This call touches no page. It takes microseconds if no
+/// page is touched yet.
 pub(crate) fn lock_on_fault(map: &Map) -> Step {
     // SAFETY: the range is the whole of a map that we hold. Locking changes nothing that is in it.
     let refused = unsafe { libc::mlock2(map.map.as_ptr().cast(), map.map.len(), libc::MLOCK_ONFAULT) } != 0;
@@ -134,12 +134,13 @@ pub fn is_real_time() -> bool {
 /// Prepares `map`. Returns one [`Step`] for each requested step.
 pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
     let mut steps = Vec::new();
-    // The node is set before anything is touched, because pages that exist stay where they are.
+    // The node is set before any page is touched, because an existing page stays on its node.
     if let Some(node) = wanted.numa_node.filter(|_| map.writable) {
         steps.push(Step { name: "NUMA node", result: prefer(map, node) });
     }
-    // Huge pages are made after the pages exist, because collapsing fills holes at a higher cost than touching does. In a file system in
-    // memory, a reader that touches a hole allocates a page too, so only the file's maker fills holes. Locking touches every page as well.
+    // Huge pages are made after the pages exist, because collapsing fills a hole at a higher cost than touching the hole. In a file system
+    // in memory, even a reader allocates a page when it touches a hole. Locking also touches every page. So a reader of a file with holes
+    // neither touches nor locks pages: only the file's maker fills holes.
     let holes = map.has_holes && !fault!("readers_fill_holes");
     let unless_holes = |step: &dyn Fn() -> io::Result<()>| if holes { Err(full_of_holes()) } else { step() };
     if wanted.prefault {
@@ -169,8 +170,8 @@ fn prefer(map: &Map, node: u32) -> io::Result<()> {
     *word = 1 << (node % 64);
     // The count is one too high, because the kernel subtracts one (mbind(2), under BUGS).
     let count = NODES + 1;
-    // SAFETY: the range is the whole of a map that we hold, and `nodes` has as many bits as the kernel reads. A policy changes where pages
-    // that do not exist yet will come from, and nothing about those that do.
+    // SAFETY: the range is the whole of a map that we hold, and `nodes` has as many bits as the kernel reads. A policy decides where pages
+    // that do not exist yet will come from, and does not change existing pages.
     let refused = unsafe {
         let (first, bytes) = (map.map.as_mut_ptr(), map.map.len());
         libc::syscall(libc::SYS_mbind, first, bytes, libc::MPOL_PREFERRED, nodes.as_ptr(), count, 0)
@@ -196,8 +197,8 @@ fn collapse(map: &Map) -> io::Result<()> {
     })
 }
 
-/// Collapses one huge page after another. A single call for all of them could not be stopped. Reports the first refusal, and still tries
-/// the other pages. If this kernel cannot collapse pages at all, stops after the first attempt.
+/// Collapses one huge page after another, because a single call for all of them could not be stopped at the deadline. Reports the first
+/// refusal, and still tries the other pages. If this kernel cannot collapse pages at all, stops after the first attempt.
 fn collapse_each(
     pieces: impl ExactSizeIterator<Item = usize>,
     deadline: Instant,
@@ -280,7 +281,7 @@ mod tests {
             steps[0].to_string(),
             "prefault: refused (parts of the file have no memory yet); first touches will fault"
         );
-        // One hole is enough.
+        // A file with a single hole is not prepared either.
         nix::fcntl::posix_fallocate(&file, 0, (64 << 20) - 4096).unwrap();
         prepare(&Map::read_only(&file, 64 << 20).unwrap(), Preparation::FULL);
         assert_eq!(memory(&file), (64 << 20) - 4096);

@@ -1,5 +1,5 @@
-//! Reserves a file's memory. If the file system is full, this call fails. Without this call, the program would be killed later, when it
-//! touches memory that the file system cannot provide.
+//! Reserves a file's memory. If the file system is full, the reservation fails. Without a reservation, the program would be killed later,
+//! when it touches memory that the file system cannot provide.
 
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;

@@ -58,8 +58,8 @@ impl Locator {
                 Err(Miss::Overrun) => std::hint::spin_loop(),
             }
         }
-        // Every record that was committed before the call is in the count by now, or is one of the messages since the last count. The
-        // reason: the publisher has published more meanwhile, and it counts a gap before it publishes more.
+        // By now, every message that was committed before the call is in the count, or is one of the at most 64 messages after the count.
+        // Every gap is in the count, because the publisher has published more meanwhile, and counts a gap before it publishes more.
         let now = self.progress();
         let (published, frontier) = now;
         let count = self.start().sequence - 1..MAX_SEQUENCE;
@@ -81,7 +81,7 @@ impl Locator {
     fn proved_tail(&self) -> Result<Place, Miss> {
         let hint = self.hint()?;
         let (place, found) = self.walk(hint, u64::MAX, TAIL_STEPS)?;
-        // Each record that the walk passed carried the sequence that was due.
+        // If the walk passed a record, the record's sequence has confirmed the hint. Otherwise another word must confirm the hint.
         if place == hint && matches!(found, Found::Nothing) {
             self.confirm(hint)?;
         }

@@ -17,8 +17,8 @@ use crate::sync::Ordering;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use thiserror::Error;
 
-/// The number of times that a search starts again because the writer overtook it. After the last time, the search returns a place that is
-/// already overwritten.
+/// The number of times that a search starts again because the writer overtook it. After the last time, the search for the tail returns a
+/// place that is already overwritten.
 #[cfg(not(loom))]
 const ATTEMPTS: usize = 100;
 #[cfg(loom)]
@@ -27,8 +27,8 @@ const ATTEMPTS: usize = 1;
 /// records than this.
 pub(crate) const TAIL_STEPS: u64 = 4 * lazy::EVERY;
 
-/// A check counts only if the number in the lazy line, which the writer updates rarely, advanced by less than this meanwhile. Then the low
-/// half of a sequence cannot have repeated.
+/// The limit for the advance of the lazy line (the writer's count of messages) during a check. If the advance is less than this, the low
+/// half of a sequence cannot have repeated. Otherwise the check does not count.
 const LOW_HALF: u64 = 1 << 31;
 
 /// A record boundary and the sequence that is due there.
@@ -220,7 +220,7 @@ impl Locator {
     }
 
     /// Finds the place right after the message or gap before `sequence`. A reader that starts at this place also reads the control records
-    /// before `sequence`. Returns `None` if the message or gap was overwritten, or if the publisher is faster.
+    /// before `sequence`. Returns `None` if the message or gap was overwritten, or if the publisher is faster than the search.
     pub fn behind(&self, sequence: u64) -> Option<Place> {
         if sequence == self.start().sequence {
             return self.verify(self.start()).ok().filter(|place| place.sequence == sequence);
@@ -282,8 +282,8 @@ impl Locator {
         match ahead {
             0 => Ok(place),
             _ if mutant!("no_lazy_recheck") => Ok(place),
-            // The entry can belong to a later sequence by now. Then the low half of the number in its record differs. Each key message also
-            // moves the lazy line on.
+            // The entry can belong to a later sequence by now. If so, the record at its position has another low half of the sequence, and
+            // `inspect` refuses it. If not, the place is right: the lazy line also moves on at each key message.
             1..LOW_HALF => match self.inspect(place) {
                 Ok(Found::Record { .. }) => Ok(place),
                 _ => Err(Miss::Overrun),
@@ -292,16 +292,17 @@ impl Locator {
         }
     }
 
-    /// The position in the index entry of a sequence. The position is valid for the sequences that are still in the index: those that the
-    /// lazy line (the writer's count of messages, which it updates rarely) includes, and the next one. If the writer has reused the entry
-    /// for a sequence beyond these, the position is at or after the position of the next sequence.
+    /// The position in the index entry of a sequence. The position is valid for the next sequence, and for those sequences in the lazy line
+    /// (the writer's count of messages, which it updates rarely) that are still in the index. If the writer has reused the entry for a
+    /// later sequence, the position is at or after the position of the next sequence.
     pub(super) fn indexed(&self, sequence: u64) -> u64 {
         let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
         index::peek(&self.cells.index, entry) & !(GRANULE - 1)
     }
 
-    /// Checks a place. Accepts it if the record there has the expected sequence. If the record is a gap, accepts it if the gap includes
-    /// this sequence or ends right before it.
+    /// Checks a place. Accepts it if it has no record yet, or if its record has the expected sequence. If its record is a gap that includes
+    /// the expected sequence, the result has the gap's first sequence. If the gap ends right before the expected sequence, the result is
+    /// the place after the gap.
     fn verify(&self, place: Place) -> Result<Place, Miss> {
         Ok(match self.inspect(place)? {
             Found::Nothing => place,
@@ -315,7 +316,7 @@ impl Locator {
     }
 
     /// Whether a reader that waits at `position` must wake up, because there is a record or because the reader was lapped. The daemon's
-    /// waker calls this for sleeping readers. If this is not certain, the result is true.
+    /// waker calls this for sleeping readers. If the answer is not certain, the result is true.
     pub fn is_ready(&self, position: u64) -> bool {
         let commit = commit::peek(self.cells.data.word_at(position & !(GRANULE - 1)));
         let frontier = window::frontier(&self.cells.header);

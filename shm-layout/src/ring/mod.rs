@@ -10,11 +10,11 @@
 //!
 //! * **Clean ahead.** Before a record is committed, the first word of the granule right after it is zero. So the word at the tail is zero
 //!   until the commit, whatever bytes earlier laps and payloads left there.
-//! * **Frontier.** Before the writer touches any granule below position `F`, it announces `F`, once a chunk. After a reader has copied a
-//!   record at `p`, it loads the frontier: `F - p > capacity` means that the copy can be torn.
+//! * **Frontier.** Before the writer touches any granule below a position `F`, it announces `F` as the frontier. It does so once a chunk.
+//!   After a reader has copied a record at `p`, it loads the frontier. If `F - p > capacity`, the copy can be torn.
 //!
 //! # The pairs
-//! Each release has one acquire. `sync_points.rs` holds both ends, and the rest of this module calls them by their names.
+//! Each release has one acquire. `sync_points.rs` holds both ends. The rest of this text refers to each pair by its name.
 //!
 //! | SYNC POINT | writer | reader | gives |
 //! |---|---|---|---|

@@ -1,8 +1,8 @@
 //! The synchronization points of the ring: each release, each acquire that belongs to it, and the mutant that removes one of them.
 //!
 //! The documentation of the module `ring` says what each pair guarantees. `writer/`, `reader/`, `locate.rs` and `bound.rs` call these
-//! functions. Those files themselves contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 each function is
-//! a plain load or store. On aarch64 each function has one additional `dmb` or `stlr`.
+//! functions. Those files themselves contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 they are plain
+//! loads and stores. On aarch64 each SYNC POINT takes one additional `dmb` or `stlr`.
 //!
 //! A mutant weakens one function, only in builds for the model (`fault.rs`). The model must detect each mutant (`tests/loom.rs`).
 

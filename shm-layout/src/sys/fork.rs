@@ -31,8 +31,8 @@ struct Slot {
 // SAFETY: `next` is written before the slot is shared, and slots are never freed.
 unsafe impl Sync for Slot {}
 
-/// Number of forks that led to this process. A handle stores the number of the process that made it. In a child the number is different.
-/// Cost: a load of a word that does not change in a process.
+/// The number of forks between the process that first called [`watch`] and this process. A handle stores the number of the process that
+/// made it. In a forked child, the number is higher. Cost: a load of a word that does not change in a process.
 ///
 /// ```
 /// use shmcast_layout::sys::fork::count;
@@ -60,8 +60,8 @@ pub fn watch() -> u32 {
     count()
 }
 
-/// A value with a descriptor that forked children do not keep. In a child, the descriptor's number belongs to another file, which the
-/// child's copy of the value closes when it is dropped.
+/// A value with a descriptor that forked children do not keep. In a child, the descriptor's number belongs to another file. The child
+/// closes that file when it drops its copy of the value.
 ///
 /// ```
 /// use shmcast_layout::sys::fork::ParentsOnly;
@@ -154,7 +154,7 @@ fn give_up(descriptor: RawFd) {
     if other >= 0 && other != descriptor {
         // SAFETY: `other` is open, and `descriptor` was closed above.
         unsafe { libc::dup3(other, descriptor, libc::O_CLOEXEC) };
-        // SAFETY: nobody else has it.
+        // SAFETY: no other code uses this descriptor.
         unsafe { libc::close(other) };
     }
 }

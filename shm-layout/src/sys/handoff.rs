@@ -1,7 +1,7 @@
 //! Packets with descriptors over Unix sockets. With such packets a daemon passes memory to programs, and learns the identity of its peers.
 //!
-//! The sockets are SOCK_SEQPACKET: one send is one receive, and the death of a peer closes the connection. The functions allocate no memory
-//! for a size that a peer claims. The functions close descriptors that were not requested.
+//! The sockets are SOCK_SEQPACKET: each receive returns the bytes of one send, and the death of a peer closes the connection. The functions
+//! allocate no memory for a size that a peer claims. The functions close descriptors that were not requested.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -154,7 +154,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
             descriptors.extend(fds.map(File::from));
         }
     }
-    // Of a packet with too many descriptors, the buffer has as many as it can hold.
+    // If a packet has too many descriptors, the buffer is full. If the process lacks descriptors, the buffer has fewer than it can hold.
     let lacks_descriptors = is_short && !is_cut && descriptors.len() < MAX_DESCRIPTORS;
     let truncated = (is_cut || is_short) && !lacks_descriptors;
     Ok(Packet { length: received.bytes, descriptors, truncated, lacks_descriptors })
@@ -168,8 +168,8 @@ pub fn has_hung_up(socket: impl AsFd) -> bool {
     poll(&mut fds, Some(&at_once)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
 }
 
-/// Returns the size of the packets that were sent on this socket and that the peer has not received yet, with the kernel's own
-/// administration. The size is 0 if the peer has received all packets, or has closed its end.
+/// Returns the size of the packets that were sent on this socket and that the peer has not received yet. The size includes the kernel's own
+/// data about the packets. It is 0 if the peer has received all packets, or has closed its end.
 ///
 /// # Errors
 /// The error of `ioctl`.

@@ -76,7 +76,7 @@ mod tests {
         assert!(is_open_elsewhere(&own).unwrap(), "a map keeps it");
         drop(map);
         assert!(!is_open_elsewhere(&own).unwrap());
-        // A descriptor in a packet that was not received yet.
+        // A descriptor in a packet keeps the file open until the packet is received.
         let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
         let lent = File::open(&path).unwrap();
         crate::sys::handoff::send(OwnedFd::from(here), b"x", &[std::os::fd::AsFd::as_fd(&lent)]).unwrap();
@@ -87,7 +87,7 @@ mod tests {
         while is_open_elsewhere(&own).unwrap() {
             assert!(Instant::now() < until, "the packet is gone");
         }
-        // The same after the file's name was removed.
+        // The check also works after the file's name was removed.
         let other = File::open(&path).unwrap();
         path.close().unwrap();
         assert!(is_open_elsewhere(&own).unwrap());

@@ -8,7 +8,8 @@
 //! - the clock's error
 //! - the length of a thread's time slice
 //!
-//! The module knows nothing of rings and segments. It is in this package because other packages contain no `unsafe` code.
+//! The module knows nothing of rings and segments. It is in this package because the client library and the daemon contain no `unsafe`
+//! code.
 
 pub mod clock;
 pub mod datagrams;

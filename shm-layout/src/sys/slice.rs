@@ -23,11 +23,11 @@ struct Attributes {
 /// milliseconds. Linux limits the result to 0.1 to 100 ms. The nice value and the share of the CPU do not change.
 ///
 /// Does nothing for a thread without a default policy (`SCHED_OTHER`, `SCHED_BATCH`), and on a kernel that does not report the time slice.
-/// Cost: three system calls.
+/// Cost: four system calls.
 ///
-/// Since Linux 6.18 a thread that yields gives up the remaining part of its slice. It runs again when the other threads on its CPU have had
-/// as much time. If two threads have equal slices, one can yield and still continue to run, again and again. A thread with a longer slice
-/// always yields to the other.
+/// Since Linux 6.18, a thread that yields gives up the remaining part of its slice. It runs again when the other threads on its CPU have
+/// had as much time as it. If two threads have equal slices, one of them can yield again and again and still continue to run. If one has a
+/// longer slice, it always yields to the other.
 ///
 /// # Errors
 /// The error of `sched_getattr` or `sched_setattr`, such as the `EPERM` of a filter of system calls.

@@ -8,7 +8,7 @@ pub(super) enum Mutant {
     NoSyncBeforeReading,
     /// A sync is assumed to cover everything that was written before the sync ended.
     DurableAtTheEnd,
-    /// A file counts as durable before its name does.
+    /// A file counts as durable before its name is durable.
     NoDirectorySync,
     /// A failed sync is repeated.
     RetryAfterFailedSync,
@@ -18,7 +18,7 @@ pub(super) enum Mutant {
     HearsAll,
     /// Frames of another file count as frames of this file.
     NoSalt,
-    /// A frame after a hole is not compared with the next frame.
+    /// A frame after a hole is accepted although the next frame's chain value does not match it.
     NoChain,
     /// Everything after the first bad frame is dropped.
     TruncateAtFirstBad,

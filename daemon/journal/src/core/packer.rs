@@ -48,7 +48,7 @@ pub struct Packing {
     pub clock_bytes: usize,
 }
 
-/// Difference between two clocks, in nanoseconds, above which a clock record is written immediately.
+/// The greatest step of the wall clock, in nanoseconds, that needs no clock record. After a larger step, the next frame has a clock record.
 const STEP_NS: u64 = 1_000_000;
 
 /// The number of bytes of a clock record. A full frame can exceed its intended size by this number.
@@ -65,7 +65,7 @@ impl Default for Packing {
     }
 }
 
-/// The place at which a recording begins.
+/// The state with which a recording begins.
 #[derive(Debug, Clone)]
 pub struct Begin<'a> {
     /// The header of the first file. This header also has the next sequence, the publisher's epoch, and the ring.
@@ -252,7 +252,7 @@ impl Packer {
     }
 
     fn raise_reserve(&mut self, sequence: u64) {
-        // A full frame is closed first: a frame's reserve must be in its own records.
+        // This call closes a frame that is too full for the record, because a frame's reserve must be in the frame's own records.
         self.frame(JournalControl::MAX_BYTES, self.ticks);
         self.reserve = self.reserve.max(sequence.min(MAX_SEQUENCE - 1));
         self.control(JournalControl::Reserve { sequence: self.reserve });
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn nothing_follows_a_clean_end() {
         let mut packer = packer(1, 0);
-        // Any next record except a clean end would add another reserve.
+        // After this loss, any record except a clean end would add another reserve.
         packer.loss(RESERVE / 2, Cause::Unrecorded);
         assert!(packer.message(RESERVE / 2 + 1, b"last", 0, false, 0));
         packer.control(JournalControl::Clean { next: packer.due() });

@@ -9,9 +9,9 @@ use shmcast::journal::format::{
 use std::io;
 use thiserror::Error;
 
-/// If a repaired file has bytes after its last whole frame, recovery keeps at most this many of them for inspection.
+/// The greatest number of bytes that recovery keeps for inspection, of the bytes after the last whole frame of a repaired file.
 const TORN_KEPT: u64 = 1 << 20;
-/// The end of the name of a file with the bytes that followed the last whole frame of a repaired file.
+/// The ending of the name of a file that is only for inspection: bytes after the last whole frame, or a file without a whole header.
 const TORN: &str = ".torn";
 /// The ending of the name of an abandoned file.
 const SUSPECT: &str = ".suspect";
@@ -104,8 +104,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Returns two things for a channel whose ring is gone: its next sequence, and the lost sequences just before that. Returns `None` for
-    /// an empty journal.
+    /// Returns two things for a channel whose ring is gone: its next sequence, and the lost sequences just before its next sequence.
+    /// Returns `None` for an empty journal.
     #[cfg(test)]
     pub(crate) fn after_power_cut(&self) -> Option<(u64, Option<Loss>)> {
         self.last.as_ref()?;
@@ -158,9 +158,9 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
             (first, file.scan.as_ref().map_or(first - 1, |scan| scan.durable))
         })
         .collect();
-    // A file ends at the first sequence of the next file.
+    // The sequences of a file end before the first sequence of each later file.
     let limit = |at: usize| begins[at + 1..].iter().map(|(first, _)| *first).min();
-    // This is the last file that is not empty. If the earlier files were not abandoned, its header has their reserve and epoch.
+    // The last file that is not empty. Its header has the reserve and the epoch of the earlier files, if these were not abandoned.
     let telling = (0..files.len()).rposition(|at| !files[at].is_empty(limit(at)));
     let mut clean = None;
     for (at, mut file) in files.into_iter().enumerate() {
@@ -218,7 +218,7 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
                 Some(ends) => ends,
                 None => {
                     if !is(Mutant::NoSyncBeforeReading) {
-                        // An error belongs to an earlier write. After an error, recovery reads what the disk has.
+                        // An error here is the error of an earlier write. So recovery ignores it, and reads the bytes that the disk has.
                         let _ = volume.sync(&name);
                         volume.forget(&name);
                     }
@@ -344,8 +344,8 @@ fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look
 ///
 /// - `limit` is the first sequence of a later file. If the unfinished file ends before `limit`, it gets a record of the missing sequences
 ///   in between.
-/// - Messages up to `durable` were safe on the disk. So a missing sequence up to `durable` counts as damaged, and a later one as torn by a
-///   crash.
+/// - Messages up to `durable` were safe on the disk. So a missing sequence up to `durable` counts as damaged, and a higher missing sequence
+///   counts as torn by a crash.
 fn take_in(
     volume: &mut impl Volume,
     file: &Known,

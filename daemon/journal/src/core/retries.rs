@@ -84,8 +84,8 @@ const fn is_create(step: &Step) -> bool {
     matches!(step, Step::Create { .. })
 }
 
-/// A disk takes writes, and no syncs. The writer once made one file after the other without a pause, because each write passed for a proof
-/// that the disk works.
+/// Tests a disk that takes writes but no syncs. An earlier mistake: the writer made one file after another without a pause, because each
+/// write counted as proof that the disk works.
 #[test]
 fn a_disk_that_takes_writes_and_no_syncs_is_tried_again_after_a_pause() {
     for sync in [SyncPolicy::Interval(Duration::ZERO), SyncPolicy::None] {
@@ -94,7 +94,7 @@ fn a_disk_that_takes_writes_and_no_syncs_is_tried_again_after_a_pause() {
         scene.push(100);
         scene.run(is_sync);
         if sync == SyncPolicy::None {
-            // The frames of an abandoned file are in memory no more. The next frame has the reserve, too.
+            // The frames of an abandoned file are no longer in memory. The next frame has the reserve, too.
             scene.push(100);
             scene.run(is_sync);
             scene.push(100);
@@ -111,7 +111,7 @@ fn a_disk_that_takes_writes_and_no_syncs_is_tried_again_after_a_pause() {
     }
 }
 
-/// The same for a disk that takes no names, with each policy. A file that was given up is closed all the same.
+/// Tests a disk that renames no file or syncs no name, with each policy. The writer closes abandoned files nevertheless.
 #[test]
 fn files_of_a_disk_that_takes_no_names_are_closed() {
     for sync in [SyncPolicy::Interval(Duration::from_millis(10)), SyncPolicy::Each, SyncPolicy::None] {
@@ -138,7 +138,8 @@ fn files_of_a_disk_that_takes_no_names_are_closed() {
     }
 }
 
-/// The next file cannot be made, and the present one takes frames. Each write once made another attempt, which takes all free space.
+/// Tests a disk that cannot make the next file, while the present file takes frames. An earlier mistake: each write made another attempt,
+/// which takes all free space.
 #[test]
 fn a_next_file_that_cannot_be_made_is_tried_again_after_a_pause() {
     for sync in [SyncPolicy::Interval(Duration::ZERO), SyncPolicy::Each, SyncPolicy::None] {
@@ -154,7 +155,7 @@ fn a_next_file_that_cannot_be_made_is_tried_again_after_a_pause() {
         scene.pass(RETRY);
         scene.run(is_create);
         assert_eq!(scene.refused.len(), 2, "{sync:?}");
-        // The file is full, and there is no other.
+        // The file is full, and there is no next file.
         scene.push(SIZE as usize / 2);
         scene.run(is_create);
         assert_eq!((scene.refused.len(), scene.writer.state()), (2, State::Failed), "{sync:?}");
@@ -165,8 +166,8 @@ fn a_next_file_that_cannot_be_made_is_tried_again_after_a_pause() {
     }
 }
 
-/// Without syncs, the frames of an abandoned file are in memory no more. The channel is idle then, so nothing is left to write. An earlier
-/// mistake: the journal stayed refused until the next message, although the disk had taken a file.
+/// Without syncs, the frames of an abandoned file are no longer in memory. The channel is idle, so nothing is left to write. An earlier
+/// mistake: the writer's state stayed `Failed` until the next message, although the disk had taken a file.
 #[test]
 fn an_idle_journal_is_refused_only_until_its_disk_takes_a_file() {
     let mut scene = Scene::new(SyncPolicy::None);
@@ -183,7 +184,7 @@ fn an_idle_journal_is_refused_only_until_its_disk_takes_a_file() {
     scene.pass(RETRY);
     scene.run(is_write);
     assert_eq!((scene.refused.len(), scene.writer.state()), (3, State::Recording));
-    // The disk still refuses writes. Each message shows it, and the next attempt comes after a pause.
+    // The disk still refuses writes. The next message shows this, and the next attempt comes after a pause.
     scene.push(100);
     scene.run(is_write);
     assert_eq!((scene.refused.len(), scene.writer.state()), (4, State::Failed));
@@ -191,7 +192,7 @@ fn an_idle_journal_is_refused_only_until_its_disk_takes_a_file() {
     assert_eq!(scene.refused.len(), 4);
 }
 
-/// Without syncs, written frames are in memory no more. If the last file cannot be sealed, its messages do not count as written.
+/// Without syncs, written frames are no longer in memory. If the last file cannot be sealed, its messages do not count as written.
 #[test]
 fn messages_of_a_last_file_that_cannot_be_sealed_are_not_written() {
     let mut scene = Scene::new(SyncPolicy::None);
@@ -206,7 +207,7 @@ fn messages_of_a_last_file_that_cannot_be_sealed_are_not_written() {
     assert!(scene.writer.written() + 1 < scene.next, "{}", scene.writer.written());
 }
 
-/// A stop does not give a disk up that is only slow, although the next file could not be made.
+/// If a disk is only slow, a writer that is closing does not count it as failed, even though the next file could not be made.
 #[test]
 fn a_disk_that_seals_slowly_has_not_failed() {
     let mut scene = Scene::new(SyncPolicy::None);

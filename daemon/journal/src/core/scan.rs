@@ -27,7 +27,7 @@ pub struct Scan {
     pub heard: Heard,
 }
 
-/// The contents of records that recovery needs.
+/// The state that records report: the reserve, the clean end and the epoch. Recovery needs this state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Heard {
     /// The greatest reserve; 0 for none.

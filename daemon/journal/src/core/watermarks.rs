@@ -71,12 +71,12 @@ impl Writer {
         }
     }
 
-    /// Whether frames wait for a file, or can still come.
+    /// Whether the writer needs a file: frames wait, or more frames can come.
     pub(super) fn needs_a_file(&self) -> bool {
         !self.is_closing || !self.waiting.is_empty()
     }
 
-    /// Whether the next attempt to use the disk has a time.
+    /// Whether the writer waits for the time of its next attempt to use the disk, after a failure.
     const fn has_failed(&self) -> bool {
         self.retry_at.is_some() || self.spare_retry_at.is_some()
     }

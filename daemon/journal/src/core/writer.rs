@@ -182,7 +182,8 @@ impl Writer {
         let (durable, first) = (self.durable(), self.header.sequence);
         if let Some(file) = self.active_file() {
             let is_full = next.is_some_and(|next| file.composer.offset() + next > room);
-            // Two files must not begin with the same sequence. Otherwise a reader that asks for it could miss the records of one file.
+            // Two files must not begin with the same sequence. Otherwise a reader that asks for this sequence could miss the records of one
+            // file.
             let has_any = file.composer.due() > first;
             // Each thread reads the clock before it takes the lock. So another thread might have begun the file later than `now`.
             let age = now.mono.saturating_sub(file.begun);
@@ -264,7 +265,7 @@ impl Writer {
     }
 
     fn next_salt(&mut self) -> u64 {
-        // SplitMix64: each salt differs from those before it.
+        // SplitMix64: each salt differs from the earlier salts.
         self.salts = self.salts.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.salts ^ (self.salts >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -356,7 +357,7 @@ impl Writer {
             return None;
         }
         self.spare = Spare::Making;
-        // The spare file's size is not a multiple of the page size. The size of a sealed file is such a multiple.
+        // The spare file's size is not a multiple of the page size, unlike the size of a sealed file.
         let (number, size) = (self.next_number, self.settings.file_bytes - FRAME_ALIGN as u64);
         Some((Purpose::Spare, vec![Step::Create { number, size }]))
     }
@@ -378,7 +379,8 @@ impl Writer {
 
     fn succeeded(&mut self, doing: Purpose) {
         let each = self.settings.sync == SyncPolicy::Each;
-        // Without syncs, a write is the only proof that the disk works. A reserve and a new file are synced in any case.
+        // Whether a write proves that the disk works. With other policies, only durable frames prove it. A reserve is synced with any
+        // policy.
         let is_proof = self.settings.sync == SyncPolicy::None && !self.has_reserve();
         match doing {
             Purpose::Spare => {

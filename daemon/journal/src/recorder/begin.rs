@@ -55,8 +55,8 @@ pub(super) fn begin(
     let last = if recovered.last.is_some() { Last::of(&path, recovered.due)? } else { Last::default() };
     let known = if is_behind { last.controls } else { Vec::new() };
     let loss = if is_behind { None } else { place(&mut subscriber, &recovered, &path)? };
-    // The first messages can be from earlier publishers. The ring tells where each later publisher begins, so the journal records no epoch
-    // before that.
+    // The first messages can be from earlier publishers, whose epochs are not known. The ring reports the epoch of each later publisher.
+    // The journal records no epoch before such a report.
     let is_new = recovered.last.is_none() && epoch > 1 && subscriber.lag() > 0;
     let waits = is_new || took_over && !is_behind;
     let epoch_by = waits.then(|| (subscriber.next_sequence() + subscriber.lag() + LAG_ERROR, epoch));
@@ -100,7 +100,7 @@ fn place(
     // If the journal names this ring, the ring continued while nobody recorded.
     let is_known = recovered.ring == Some(subscriber.header().uuid);
     let behind = |channel| RecordError::Behind { path: path.to_owned(), journal: due, channel };
-    // A seek would skip the control records before the message.
+    // The subscriber must not seek here, because a seek would skip the control records before the message.
     if subscriber.next_sequence() == due {
         return Ok(None);
     }

@@ -19,7 +19,7 @@ const BATCH: usize = 4096;
 const CLOSED: usize = 4;
 /// A frame that is not full is closed after this time.
 const LINGER: Duration = Duration::from_millis(4);
-/// The shortest sleep with other policies than [`SyncPolicy::Each`], and the longest sleep with this policy.
+/// The shortest sleep with other policies than [`SyncPolicy::Each`], and the longest sleep with [`SyncPolicy::Each`].
 const NAP: Duration = Duration::from_micros(200);
 /// Longest sleep.
 const LONG_NAP: Duration = Duration::from_millis(1);
@@ -38,7 +38,7 @@ pub(super) struct Naps {
     longest: Duration,
     /// The time for which nothing was published.
     silence: Duration,
-    /// If fewer bytes than this were published, they count as nothing.
+    /// If fewer bytes than this were published, the recorder sleeps as if no bytes had been published.
     little: usize,
 }
 
@@ -131,7 +131,7 @@ impl Drain {
     /// Packs a batch of events from the ring. Returns their number, or `None` if memory is full.
     fn take(&mut self) -> Result<Option<usize>, RecordError> {
         let (now, ticks) = (self.shared.now(), self.subscriber.clock().now());
-        // Memory is full as long as the disk refuses. The disk may refuse because the directory is gone.
+        // The names are checked even if memory is full. If the disk refuses writes because the directory is gone, memory stays full.
         if now.mono >= self.look_at && !fault!("a_journal_needs_no_name") {
             self.shared.directory.check_names()?;
             self.look_at = now.mono + LOOK;
@@ -143,8 +143,8 @@ impl Drain {
         *came = 0;
         packer.at(now, ticks);
         let (mut messages, mut restarted, mut overrun) = (0, false, 0);
-        // Nobody had published when the recording began. The ring delivers no event for the epoch of its first publisher, so the recorder
-        // states this epoch itself, before everything that comes from that publisher.
+        // Whether the recording began before anybody had published. The ring delivers no event for the epoch of its first publisher, so the
+        // recorder records this epoch itself, before the first event of that publisher.
         let mut is_unstated = packer.epoch() == 0 && epoch_by.is_none();
         let taken = subscriber.recv_batch(BATCH, |event| {
             let is_first = std::mem::take(has_moved);
@@ -163,7 +163,8 @@ impl Drain {
                 Event::Restarted => restarted = true,
                 other => {
                     *next = behind(&other).unwrap_or(*next);
-                    // A continued recording can begin to read the ring before the end of the journal.
+                    // A continued recording can begin to read the ring before the end of the journal. The journal already has the events
+                    // before its end.
                     if *next >= packer.due() {
                         shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
                         if !is_known(known, &other) {
@@ -178,7 +179,7 @@ impl Drain {
                 ControlFlow::Continue(())
             }
         });
-        // A batch that ends with an error can have events before it.
+        // A batch that ends with an error can have events before the error.
         shared.drained.store(packer.due() - 1, Ordering::Relaxed);
         shared.messages.fetch_add(messages, Ordering::Relaxed);
         shared.overrun.fetch_add(overrun, Ordering::Relaxed);
@@ -192,9 +193,9 @@ impl Drain {
         Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
-    /// States the epoch that the last batch of `taken` events has reached, if no event of the ring has told it.
+    /// Records the epoch that the last batch of `taken` events has reached, if no event of the ring has reported this epoch.
     fn state_epoch(&mut self, taken: usize) {
-        // The first publisher might have published nothing yet.
+        // The first publisher might have published nothing yet. So the state of the ring also counts.
         let Self { packer, subscriber, epoch_by, .. } = self;
         let stated = match *epoch_by {
             Some((by, epoch)) => (packer.due() >= by || taken == 0).then_some(epoch),
@@ -277,7 +278,8 @@ fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
 /// event says that the ring overwrote unread messages, returns their number.
 fn note(packer: &mut Packer, event: &Event<'_>, is_first: bool) -> u64 {
     match *event {
-        // A publisher keeps this distance from its reserve. So the channel's memory was lost, and the channel continues after its reserve.
+        // A reserve is at least this far ahead of the published sequences. So the channel's memory was lost, and the channel continues
+        // after the reserve.
         Event::Lapped(lapped) if is_first && lapped.missed >= RESERVE / 2 => {
             packer.loss(lapped.resumed_at - 1, Cause::Reserve);
         }

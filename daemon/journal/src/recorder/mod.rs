@@ -86,7 +86,7 @@ struct RecorderState {
     directory: Directory,
     lanes: [Sender<Op>; 3],
     start: Instant,
-    /// The time for which a stopping recorder waits for a disk that refuses writes.
+    /// The time until which a stopping recorder waits for a disk that refuses writes. It is set as soon as the recorder must stop.
     stop: OnceLock<Instant>,
     ended: AtomicBool,
     /// The next sequence of a channel on which nobody publishes any more; 0 if it is not known.
@@ -218,7 +218,8 @@ impl Recorder {
         });
         let names = ["journal-write", "journal-sync", "journal-help"];
         let lanes = ops.into_iter().zip(names).map(|(ops, name)| {
-            // A lane ends with the recorder, because the recorder's ends of the channels are dropped with it.
+            // The lane has only a weak reference to the state. So it ends with the recorder, which drops the senders of the lanes'
+            // channels.
             let shared = Arc::downgrade(&shared);
             spawn(name, path, move || lane(&shared, &ops))
         });
@@ -323,7 +324,7 @@ impl Recorder {
             if writer.state() == State::Closed {
                 break;
             }
-            // A folder that was removed accepts no file.
+            // If the folder was removed, no attempt can succeed.
             if shared.is_given_up(&writer) || is_gone && writer.state() == State::Failed {
                 drop(writer);
                 return Err(unwritten(&shared, ended));
@@ -334,7 +335,7 @@ impl Recorder {
         let named = shared.directory.check_all_names();
         let _ = shared.directory.remove_spare();
         let progress = shared.progress();
-        // Without syncs, a file that cannot be sealed can lack messages that are in memory no more.
+        // Without syncs, a file that cannot be sealed can lack messages that are no longer in memory.
         let ended = if lost(&shared, &ended) > 0 { Err(unwritten(&shared, ended)) } else { ended };
         drop(shared);
         for lane in lanes {
@@ -351,8 +352,8 @@ fn lost(shared: &RecorderState, ended: &Result<u64, RecordError>) -> u64 {
     shared.drained.load(Ordering::Relaxed).saturating_sub(shared.writer().written()) + left
 }
 
-/// Returns the reason why a recording ends before its disk has accepted everything. Lost messages count more than the reason why the
-/// channel cannot be read any more. A folder that was removed counts most.
+/// Returns the reason why a recording ends before its disk has accepted everything. If the folder was removed, this is the reason.
+/// Otherwise, if messages were lost, the loss is the reason, and not the error with which the reading of the channel ended.
 fn unwritten(shared: &RecorderState, ended: Result<u64, RecordError>) -> RecordError {
     match (lost(shared, &ended), ended) {
         (_, Err(error @ RecordError::Moved { .. })) | (0, Err(error)) => error,

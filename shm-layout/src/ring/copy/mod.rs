@@ -4,9 +4,9 @@
 //! frontier, and so finds out whether the writer has overwritten them.
 //!
 //! # Two ways to copy
-//! - *Word by word*: when the writer copies into the ring, the bytes that land in the cache line of their header. The caller has often just
-//!   stored the source of these bytes in small pieces, and a wide load from the source would have to wait for all of these stores.
-//!   Model-checked and interpreted builds copy all bytes in this way.
+//! - *Word by word*: the bytes that the writer stores into the cache line of their record's header. The caller has often just stored the
+//!   source of these bytes in small pieces, and a wide load from the source would have to wait for all of these stores. Short copies are
+//!   made in this way, too. Model-checked and interpreted builds, and other processors than x86-64, copy all bytes in this way.
 //! - *Vector registers*, in inline assembly on x86-64: all other bytes. The compiler never merges atomics, and a loop over words leaves
 //!   most of the store bandwidth unused.
 //!

@@ -6,7 +6,7 @@ fn copiers() -> [Copier; 2] {
     [Copier { has_avx: false }, Copier::of_this_processor()]
 }
 
-/// The byte at index `i`. It differs from all marks in the tests below.
+/// The byte at index `i`. It differs from 0xee and 0xff, with which the tests fill the memory before a copy.
 fn byte(i: usize) -> u8 {
     (i * 7 + 1) as u8 & 0x7f
 }

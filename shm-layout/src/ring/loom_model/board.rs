@@ -27,7 +27,7 @@ struct Post {
     value: Option<u64>,
 }
 
-/// Messages that are published first. Several models use them.
+/// Lists of messages that the models publish. Several models use the same list.
 const ONE: &[Post] = &[post(7, 1)];
 const TWO: &[Post] = &[post(7, 1), post(8, 2)];
 const GONE: &[Post] = &[post(7, 1), remove(7)];
@@ -219,7 +219,8 @@ fn joined_while_a_key_goes() {
 }
 
 /// For each store of the publisher's last message, the publisher dies right before the store. A reader then joins. Another reader joins
-/// after the next publisher has taken over and published one more message. If `is_beside`, the first reader joins during the takeover.
+/// after the next publisher has taken over and published one more message. If `is_beside`, the first reader joins during the takeover, and
+/// only every third store is tried.
 fn every_death(name: &'static str, is_beside: bool, before: &'static [Post], last: Post, next: Post) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};

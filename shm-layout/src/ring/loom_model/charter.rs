@@ -19,7 +19,8 @@ fn charter() -> HostCharter {
     charter
 }
 
-/// Ends the generation so that every record of the ring is still valid. If the tail of the ring is unknown, the generation stays open.
+/// Ends the generation at the tail of the ring, so that every committed record stays valid. If the tail is unknown, the generation stays
+/// open.
 fn cut(mut charter: HostCharter, locator: &Locator) -> Option<u64> {
     let too_early = mutant!("tail_before_closing").then(|| locator.tail_bound());
     charter.close();

@@ -37,7 +37,7 @@ fn gated_reader_is_never_lapped() {
     gated("gated_reader_is_never_lapped", &[], &[Do::Publish(8, 0), Do::Tick, Do::Tick, Do::Tick], 4);
 }
 
-/// A pad before a record counts like the record.
+/// The bound also holds for a pad before a record.
 #[test]
 fn gated_at_the_end_of_the_ring() {
     gated("gated_at_the_end_of_the_ring", &[Do::Tick], &[Do::Tick, Do::Tick, Do::Publish(LONG, 3)], 3);

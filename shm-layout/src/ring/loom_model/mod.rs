@@ -179,7 +179,8 @@ fn sought_while_publishing() {
 
 #[test]
 fn joined_around_a_gap() {
-    // The three gaps: the index has room for the first, the second uses all of it, and the third ends where it began.
+    // The index has room for the first gap. The second gap uses all entries. After the third gap, the next sequence has the entry of the
+    // gap's first sequence.
     for to in [3, 9, 5] {
         explore("joined_around_a_gap", 1, move || {
             let mut story = Story::begin();

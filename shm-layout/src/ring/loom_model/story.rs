@@ -41,7 +41,7 @@ pub(super) fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + 
     println!("{name}: {} executions", count.load(Ordering::Relaxed));
 }
 
-/// The writer's records, in order.
+/// The content of one record of the writer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum What {
     Message(Vec<u8>),
@@ -55,10 +55,10 @@ struct Record {
     what: What,
 }
 
-/// A reader's life.
+/// The function that a reader runs. It returns the notes of the reader.
 pub(super) type Watch = Box<dyn FnOnce() -> Vec<Seen> + Send>;
 
-/// The records that a reader saw.
+/// One note of a reader: its start, a record that it saw, its place after a lap, or a failure.
 #[derive(Debug, Clone)]
 #[expect(dead_code, reason = "what was refused is for the panic message")]
 pub(super) enum Seen {
@@ -248,7 +248,7 @@ impl Story {
         });
         let after = Place { position: before.position + GRANULE, ..before };
         if died {
-            // The first writer was the first epoch.
+            // The first writer has epoch 1, so its successor has epoch 2.
             self.dying = Some((before, What::Control(ControlRecord::Epoch { epoch: 2 })));
         } else {
             self.note(after, before.sequence, What::Control(ControlRecord::Epoch { epoch }));
@@ -276,13 +276,13 @@ impl Story {
         self.note(after, after.sequence, What::Control(ControlRecord::Epoch { epoch }));
     }
 
-    /// The life of a reader that starts at `place`.
+    /// Makes the function of a reader that starts at `place`.
     pub(super) fn reading(&self, place: Place, polls: usize, resume: Option<Resume>) -> Watch {
         let (cells, geometry) = (self.cells.clone(), self.geometry);
         Box::new(move || read(Reader::new(cells, geometry, place), polls, resume))
     }
 
-    /// The life of a reader that finds its own place.
+    /// Makes the function of a reader that finds its own place.
     pub(super) fn joining(
         &self,
         polls: usize,
@@ -439,7 +439,7 @@ fn leads_to(before: &Place, record: &Record) -> bool {
     before.sequence == record.at.sequence && (before.position == record.at.position || padded)
 }
 
-/// Polls until the ring seems empty. If this reader does not see a record yet, it sees it in another execution of the model.
+/// Polls at most `polls` times, until the ring seems empty. If a reader does not see a record here, it sees it in another execution.
 fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
     let mut seen = Vec::new();
     for _ in 0..polls {

@@ -9,9 +9,9 @@ use std::ops::ControlFlow;
 
 /// The number of bytes that [`Reader::poll_batch`] copies together if it knows that these bytes are published small records.
 pub const RUN: u64 = if cfg!(loom) { 2 } else { 32 } * GRANULE;
-/// The size in bytes of the largest first record of a run. A run is a number of records that are copied together.
+/// The largest size in bytes of the first record of a run. A run is a number of records that are copied together.
 pub(super) const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
-/// If the reader knows of fewer published messages than this, it loads `LAZY_PUBLISHED` again.
+/// If the reader knows of at most this many published messages, it loads `LAZY_PUBLISHED` again.
 pub(super) const KNOWN: i64 = if cfg!(loom) { 1 } else { 192 };
 
 /// The result of a closure that receives messages. With `()`, the closure always gets the next message. With a [`ControlFlow`], the closure
@@ -61,7 +61,8 @@ impl Reader {
         let mut are_small = true;
         while taken < most {
             // A record is at least one granule, so `RUN / GRANULE` known messages have at least [`RUN`] bytes. A gap is one granule and
-            // counts for many messages. Bytes that were copied from after a gap are never read.
+            // counts for many messages, so a run with a gap can include bytes that are not published. These follow the gap, and are never
+            // read.
             if are_small && self.known() >= (RUN / GRANULE) as i64 {
                 let (in_run, is_over) = self.poll_run(most - taken, out, &mut each);
                 taken += in_run;
@@ -87,7 +88,7 @@ impl Reader {
         taken
     }
 
-    /// The number of messages that the reader knows to be published, counted from the next one. Sequences in gaps count too. The number
+    /// The number of messages that the reader knows to be published, from its next message on. Sequences in gaps count too. The number
     /// comes from the lazy line, which has the writer's count of messages. If the reader loaded that line too long ago, the number is 0 or
     /// negative.
     #[inline(always)]

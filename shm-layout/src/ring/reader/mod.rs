@@ -214,8 +214,8 @@ impl Reader {
     /// Calls `rest` repeatedly until a record is committed at this reader's place, or until `rest` returns true. Returns whether there is a
     /// record, which [`poll`](Self::poll) then returns.
     ///
-    /// Touches only one word of the ring: if a hundred processes share a CPU, a process finds none of its lines in the cache when it runs
-    /// again.
+    /// Touches only one word of the ring. If a hundred processes share a CPU, a process finds none of its lines in the cache when it runs
+    /// again, and waits for each line that it touches.
     #[inline(always)]
     pub fn rest_until_due(&self, mut rest: impl FnMut() -> bool) -> bool {
         let word = self.data.word_at(self.place.position);
@@ -248,8 +248,8 @@ impl Reader {
         self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY)
     }
 
-    /// Checks whether the writer has overtaken this reader, or has closed or replaced the segment. An empty poll does not detect this.
-    /// Returns `None` if this reader's next record has been committed. The next [`poll`](Self::poll) then returns the record.
+    /// Checks whether the writer has overtaken this reader, or has closed or replaced the segment. An empty poll does not notice these
+    /// events. Returns `None` if this reader's next record has been committed. The next [`poll`](Self::poll) then returns the record.
     ///
     /// Each 64th empty poll calls this function. Call this function also before a long sleep.
     #[cold]
@@ -320,8 +320,9 @@ impl Reader {
         if self.in_window(0) { self.corrupt(commit) } else { self.outside(commit) }
     }
 
-    /// Returns the reason why a record is not in the valid part of the ring. If the record is older, this reader was lapped. If the record
-    /// is beyond the frontier (the end of the space that the writer can write to), no correct writer can have committed it.
+    /// Returns the reason why the record at this reader's place is not in the valid part of the ring. If the writer has overwritten the
+    /// place, this reader was lapped. If the record is beyond the frontier (the end of the space that the writer can write to), no correct
+    /// writer can have committed it.
     #[cold]
     fn outside(&self, commit: Commit) -> Poll {
         let frontier = window::frontier(&self.header);

@@ -90,7 +90,8 @@ impl Reader {
             return nothing;
         }
         let mut taken = nothing;
-        // The size of the last record, and the commit word of the next record if both have the same size. No message has the word 0.
+        // `stride` is the size of the last record. `expected` is the commit word of the next record, if both records have the same size. No
+        // message has the word 0.
         let (mut stride, mut expected) = (GRANULE as usize, Commit::from_word(0));
         while taken.messages < most
             && let Some(record) = out.get(taken.bytes..taken.bytes + stride)

@@ -113,8 +113,8 @@ impl Writer {
         writer.header[STATE].store(State::Recovering.pack(writer.epoch), Ordering::Relaxed);
         writer.header[WRITER_PID].store(u64::from(pid), Ordering::Relaxed);
         if let Some(gap) = tail.gap {
-            // The dead writer would have used the same order: it moves the lazy line on, and only then reuses the entry that this line
-            // named.
+            // The dead writer would have continued in this order: the entries of the gap, the lazy line, and last the entry of the next
+            // sequence. In this order, the entry that the lazy line names always leads to the gap or to the tail.
             writer.index_gap(gap, writer.next);
             writer.update_lazy(time);
         }
@@ -192,7 +192,7 @@ impl Writer {
         let is_small = bytes <= SMALL;
         let early = if is_small { None } else { Some(now()) };
         let record = match self.data.run_at(self.tail, bytes) {
-            // The record before this one was small. After it, the writer already did what `prepare` would do here.
+            // The record before this one was small. After it, the writer already prepared the granules that this record needs.
             Some(record) if self.tail + bytes + GRANULE <= self.clean => record,
             _ => {
                 self.make_room(bytes)?;
@@ -254,7 +254,7 @@ impl Writer {
     /// bytes long.
     pub fn session(&mut self, identity: [u8; 10], time: u64) {
         let [high, low] = session_words(identity);
-        // The header gets the session after the stream has it. If this writer dies in between, its successor
+        // The session is stored in the header after the session record is published. If this writer dies in between, its successor
         // publishes the record again.
         self.header[SESSION_REST].store(0, Ordering::Relaxed);
         self.control(ControlRecord::Session { high, low }, time);
@@ -319,8 +319,8 @@ impl Writer {
         let next = control.next_sequence(self.next);
         let is_gap = next > self.next;
         if is_gap {
-            // A gap can reuse any entry of the index, and also the entry that the lazy line (the count of messages) names. This entry then
-            // names the gap record, which is the right start for a walk on both sides of the gap.
+            // A gap can reuse any entry of the index, and also the entry that the lazy line (the count of messages) names. That entry then
+            // names the gap record. A walk can start there, whether or not the lazy line counts the gap already.
             self.update_lazy(time);
         }
         let record = self.data.run_at(self.tail, GRANULE).expect("there is room now");
@@ -342,7 +342,7 @@ impl Writer {
     }
 
     /// Prepares `bytes` contiguous bytes at the tail. Most small records do not need this call. If the record needs a frontier beyond the
-    /// bound, refuses it before anything is stored.
+    /// bound, this call refuses the record before it stores anything.
     #[inline(never)]
     fn make_room(&mut self, bytes: u64) -> Result<(), BeyondBound> {
         let frontier = self.frontier_for(bytes);
@@ -369,7 +369,7 @@ impl Writer {
         if need > self.frontier { need.next_multiple_of(self.geometry.chunk) } else { self.frontier }
     }
 
-    /// Whether the writer would need space beyond its bound.
+    /// Whether the writer may not announce this frontier, because it lies beyond the bound.
     #[inline]
     fn is_beyond_bound(&self, frontier: u64) -> bool {
         frontier > self.frontier.max(self.bound) && !mutant!("bound_is_ignored")

@@ -25,7 +25,7 @@ impl From<Miss> for TakeOverError {
     fn from(miss: Miss) -> Self {
         match miss {
             Miss::Corrupt(corrupt) => corrupt.into(),
-            // Nobody else writes, and no writer of ours leaves a place outside of the ring.
+            // No other process writes to the ring, and no correct writer leaves a lazy line that names an overwritten place.
             Miss::Overrun => Corrupt { position: 0, sequence: 0, word: 0 }.into(),
         }
     }

@@ -121,11 +121,11 @@ impl Inbox {
     /// Receives the datagrams that wait at `socket`, at most [`BATCH`], and drops the datagrams of the previous call. Returns their number,
     /// in which merged datagrams count as one. Never waits. Cost: one system call, no allocation.
     ///
-    /// - The first call requests one datagram. If a call gets as many as it requested, the next call requests twice as many, and otherwise
-    ///   half. A request for one datagram is the fastest for a datagram that arrives alone: if the kernel has fewer datagrams than
-    ///   requested, it checks the queue once more.
+    /// - The first call requests one datagram. If a call gets as many datagrams as it requested, the next call requests twice as many.
+    ///   Otherwise the next call requests half as many. A request for one datagram is the fastest for a datagram that arrives alone,
+    ///   because the kernel checks the queue once more if it has fewer datagrams than requested.
     /// - From the third datagram in a row that arrived alone, only one in 16 has a time stamp, because control messages take the kernel a
-    ///   third of a microsecond. While datagrams arrive faster than they are taken, each one has a time stamp.
+    ///   third of a microsecond. While datagrams arrive faster than they are taken, each datagram has a time stamp.
     ///
     /// # Errors
     /// The error of `recvmmsg`, such as an ICMP error on an earlier send. If no datagram waits, the result is 0, which is no error.
@@ -172,7 +172,7 @@ impl Inbox {
         for (i, header) in headers[..received].iter().enumerate() {
             // SAFETY: `received` is at most `asked`, and so many headers are filled in.
             let header = unsafe { header.assume_init_ref() };
-            // SAFETY: so many names were written, and the kernel writes over them alone.
+            // SAFETY: the first `asked` names were written, and the kernel's writes leave them initialised.
             let from = unsafe { names[i].assume_init_ref() };
             self.arrivals[i] = self.arrival(i, &header.msg_hdr, header.msg_len as usize, from);
         }
@@ -273,7 +273,7 @@ impl Inbox {
         arrivals.flat_map(|(at, arrival)| {
             let slot = &self.slab[at * self.slot_bytes..][..arrival.bytes];
             let mut next = Some(0);
-            // An empty datagram counts, too. This closure divides nothing, unlike `step_by`.
+            // This closure also returns an empty datagram. Unlike `step_by`, it does not divide.
             std::iter::from_fn(move || {
                 let at = next?;
                 let end = slot.len().min(at + arrival.segment);

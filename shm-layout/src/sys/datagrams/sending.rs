@@ -34,7 +34,7 @@ pub enum Segments {
     Off,
     /// Equally long datagrams in a row are sent as one packet.
     On,
-    /// At first, several datagrams were sent as one packet. Then the kernel refused this, for the given reason.
+    /// The kernel refused to send several datagrams as one packet, for the given reason. Each datagram is sent by itself.
     Refused(Errno),
 }
 
@@ -141,7 +141,7 @@ fn send_many<'a>(
                 Err(Errno::ECONNREFUSED) if name.0.is_null() && left_out != Some(done) => {
                     left_out = Some(done)
                 }
-                // The datagram found no room in time, so there is none for the others either.
+                // The datagram found no room in time, so there is no room for the others either.
                 Err(Errno::EAGAIN) => {
                     let refused = total.refused + (filled - done + datagrams.count()) as u64;
                     return Sent { refused, error: Some(Errno::EAGAIN), ..total };
@@ -158,7 +158,7 @@ fn send_many<'a>(
     total
 }
 
-/// Whether the kernel has possibly refused only to split the packet. It can then accept the same datagrams one by one.
+/// Whether the error can mean that the kernel refused only to split the packet. The kernel can then accept the same datagrams one by one.
 fn refuses_segments(error: Errno) -> bool {
     matches!(error, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE | Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)
 }
@@ -217,8 +217,8 @@ impl Calls {
         }
     }
 
-    /// Sends the packets of all headers. If the kernel sends fewer, these are the first ones. Returns the number of packets that were sent,
-    /// at least 1.
+    /// Sends the packets of all headers, in order. The kernel can stop before the last packet. Returns the number of packets that were
+    /// sent, at least 1.
     ///
     /// # Safety
     /// [`fill`](Self::fill) was called before. The vectors, their bytes and the name are still valid, and this value has not moved.

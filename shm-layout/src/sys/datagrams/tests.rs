@@ -140,7 +140,7 @@ fn the_preference_for_busy_polling_is_set_or_refused_with_a_reason() {
     }
 }
 
-/// Four rows of equal datagrams. The second row ends with a shorter datagram. One datagram is longer than all before it.
+/// Four rows of equal datagrams. The second row ends with a shorter datagram. A longer datagram and an empty one follow the third row.
 fn rows() -> Vec<Vec<u8>> {
     let sizes = [[1_400; 20].as_slice(), &[300; 5], &[7], &[900; 40], &[1_100], &[0], &[64; 3]].concat();
     sizes.into_iter().enumerate().map(|(n, size)| vec![n as u8; size]).collect()
@@ -154,7 +154,8 @@ fn segments_arrive_as_the_datagrams_that_they_were() {
         .unwrap();
     let (datagrams, mut segments) = (rows(), Segments::On);
     let sent = send_segmented(&near, to, datagrams.iter().map(Vec::as_slice), &mut segments);
-    // The first batch has 20, 6 and 6 datagrams, and the second batch has 32. The last three datagrams follow an empty one.
+    // The first batch is sent as packets of 20, 6 and 6 datagrams, and the second batch as one packet of 32. In the third batch, the last
+    // three datagrams follow an empty one.
     let alone = 2;
     assert_eq!(segments, Segments::On);
     assert_eq!((sent.sent, sent.refused), (datagrams.len() as u64, 0));
@@ -186,7 +187,7 @@ fn datagrams_that_the_kernel_put_together_are_taken_apart() {
     }
 }
 
-/// Datagrams that arrive alone are received without control messages, so the kernel cannot report there that it merged them.
+/// Datagrams that arrive alone are received without control messages. So the kernel cannot report that it merged such datagrams.
 #[test]
 fn what_seemed_to_come_alone_is_taken_apart_by_its_bytes() {
     let (near, far, to) = pair();

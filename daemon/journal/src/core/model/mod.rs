@@ -66,14 +66,14 @@ struct Inode {
 struct Running {
     op: Rc<Op>,
     at: usize,
-    /// The number of frames in the current sync, or in the current write.
+    /// The number of the file's frames from finished writes at the time when the present step began; `None` before the step begins.
     begun: Option<usize>,
 }
 
 /// A recorder's process.
 #[derive(Debug)]
 struct Life {
-    /// The sequence of the first message in this file. Each earlier message is in the journal, or is listed there as lost.
+    /// The sequence of the first message that this recorder records. Each earlier message is in the journal, or is listed there as lost.
     from: u64,
     packer: Packer,
     writer: Writer,
@@ -337,7 +337,7 @@ impl Model for Journal {
     fn actions(&self, world: &World) -> Vec<Action> {
         let mut all = Vec::new();
         let Some(life) = &world.life else { return vec![Action::Start] };
-        // The story ends here. Its checks run at the power cut, and when the channel continues.
+        // The story ends when a recorder has started after the last power cut. Its checks have run at the power cut and at this start.
         if world.cuts == CUTS {
             return Vec::new();
         }

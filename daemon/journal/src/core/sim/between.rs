@@ -70,8 +70,8 @@ fn disk(files: &[Made]) -> Disk {
     disk
 }
 
-/// Asserts that readers find no damage before recovery, and that the journal has `items` after recovery. Readers must then find the same
-/// items, and damage only if `is_damaged`.
+/// Asserts three things. Before recovery, readers find damage if and only if `is_damaged`. After recovery, the journal has `items`. Readers
+/// then find the same items and no damage.
 fn assert_holds(files: &[Made], items: &[Item], is_damaged: bool) -> Recovered {
     let mut disk = disk(files);
     let before = readers::read(&disk).unwrap();
@@ -94,14 +94,14 @@ fn messages(of: std::ops::RangeInclusive<u64>) -> Vec<Item> {
 
 const ALLOCATED: usize = 16 << 10;
 
-/// The file was not cut to its final size yet.
+/// Leaves only the first `written` bytes of a file, and zeros after them, as if the file had not been cut to its final size yet.
 fn unsealed(file: &mut Made, written: usize) {
     file.bytes.truncate(written);
     file.bytes.resize(ALLOCATED - 64, 0);
 }
 
-/// The next file refers to a footer that is gone. Recovery cannot rebuild the same footer, because it does not know what was durable at
-/// that time.
+/// The next file refers to a footer that is gone. Recovery cannot rebuild the same footer, because recovery does not know what was durable
+/// when the recorder wrote the footer.
 #[test]
 fn a_footer_that_is_lost_is_no_damage() {
     for lag in [1, 2, 3] {
@@ -119,7 +119,7 @@ fn a_footer_that_is_lost_is_no_damage() {
     }
 }
 
-/// Recovery does not change a whole footer, so the next file still refers to it. The trailer makes no difference.
+/// Recovery does not change a whole footer, so the next file still refers to it. This also holds if the trailer is lost.
 #[test]
 fn a_trailer_that_is_lost_is_no_damage() {
     let whole = files(2, 2, 0);
@@ -159,7 +159,7 @@ fn a_file_without_a_byte_is_none() {
     }
 }
 
-/// Frames without a file header are lost. Recovery keeps these frames for inspection. No other file gets the number of their file.
+/// If a file's header is lost, its frames are lost too. Recovery keeps the file for inspection. No other file gets the file's number.
 #[test]
 fn a_header_that_is_lost_takes_what_was_not_durable() {
     let mut files = files(2, 3, 0);
@@ -179,8 +179,8 @@ fn a_header_that_is_lost_takes_what_was_not_durable() {
     assert_eq!(recover(&mut disk).unwrap().next_number, 3);
 }
 
-/// A file between two others is gone, and the first of these is sealed. The missing sequences count as damaged if a later file says that
-/// they were durable. Otherwise they count as torn.
+/// A file between two other files is gone, and the earlier of the two is sealed. The missing sequences count as damaged if a later file
+/// says that they were durable. Otherwise they count as torn.
 #[test]
 fn a_file_that_is_gone_between_two_others_is_named_as_lost() {
     for (lag, cause) in [(6, Cause::Torn), (1, Cause::Damaged)] {
@@ -226,8 +226,8 @@ fn a_file_that_stands_in_is_made_once() {
     }
 }
 
-/// A recorder began a file, and none of the file's frames is left. The channel was closed before that, and no publisher had a reserve from
-/// this file.
+/// A recorder began a file, and none of the file's frames is left. The channel was closed before the file was begun, and no publisher had a
+/// reserve from this file.
 #[test]
 fn a_file_without_a_frame_says_nothing() {
     let mut files = files(2, 1, 1);

@@ -11,14 +11,14 @@ use shmcast::journal::format::{
 
 const NAME: &str = "0000000001-00000000000000000001.smj";
 
-/// Makes a file with one frame for each payload. Also returns the offsets of the frames.
+/// Makes a file with one frame for each payload. Also returns the offset and the header of each frame.
 fn file(payloads: &[Vec<u8>], durable: u64) -> (Disk, Vec<(u64, FrameHeader)>) {
     let recovered = Recovered { next_number: 1, ..Recovered::default() };
     let (composer, page) = Composer::begin(&header(&recovered, 1, 1, 1)).unwrap();
     file_behind(&page, composer, payloads, durable)
 }
 
-/// Makes a file with the first page `page` and one frame for each payload. Also returns the offsets of the frames.
+/// Makes a file with the first page `page` and one frame for each payload. Also returns the offset and the header of each frame.
 fn file_behind(
     page: &[u8],
     mut composer: Composer,
@@ -63,7 +63,7 @@ fn with<T>(mutant: Mutant, look: impl FnOnce() -> T) -> T {
     seen
 }
 
-/// A sector of a frame is lost, for each sector of each frame but the last. Only the frames in this sector are missing, with the right
+/// Loses one sector, for each sector that begins before the last two frames. Only the frames in this sector are missing, with the right
 /// cause.
 #[test]
 fn a_lost_sector_costs_the_frames_that_it_touches() {

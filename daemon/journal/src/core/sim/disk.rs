@@ -210,7 +210,8 @@ impl Disk {
         Err(io::Error::other("failed"))
     }
 
-    /// An abandoned file can be closed while another lane is about to use it.
+    /// Returns the file of a handle, or an error if the handle is closed. An abandoned file can be closed while another lane is about to
+    /// use it.
     fn handle(&self, number: u64) -> io::Result<usize> {
         self.handles.get(&number).copied().ok_or_else(|| io::Error::other("closed"))
     }
@@ -337,7 +338,7 @@ impl Disk {
         self.calls_left = None;
     }
 
-    /// Kills the process. The kernel keeps the written data. Of a write in progress, some pages were written.
+    /// Kills the process. The kernel keeps the written data. If a write was in progress, only some of its pages were written.
     pub(super) fn kill(&mut self) {
         let rng = &mut self.rng;
         for file in &mut self.inodes {

@@ -81,7 +81,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that a reader and `verify` find the same as the oracle.
+    /// Checks that a reader and `verify` find the same items as the oracle.
     fn readers_agree(&self, items: &[Item]) -> Verdict {
         let Some(read) = readers::read(&self.disk)? else { return Ok(()) };
         let stream = readers::stream(items);
@@ -98,8 +98,8 @@ impl World {
         }
     }
 
-    /// Recovers copies of the disk. In each copy another call fails. Then the copy is recovered again, with or without a power cut before
-    /// that.
+    /// Recovers copies of the disk. In each copy, a different call of the recovery fails. Then the copy is recovered again, with or without
+    /// a power cut between the two recoveries.
     pub(super) fn recover_with_errors(&mut self) -> Verdict {
         let whole = self.disk.clone();
         for failing in 0.. {

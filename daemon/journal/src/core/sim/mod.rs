@@ -1,4 +1,4 @@
-//! Tests the recorder's logic on a disk that loses power. Each seed gives a story, and an oracle checks each power cut.
+//! Tests the recorder's logic on a disk that loses power. Each seed gives a story, and an oracle checks the journal after each power cut.
 //!
 //! A story has several lives of a recorder. Each life begins with a recovery, during which the power fails up to three times. Each life
 //! ends with a power cut, a killed process, or a clean stop.
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Recovers. The power fails up to three times during this.
+    /// Recovers the journal. The power fails up to three times during the recovery.
     fn recover(&mut self) -> Verdict<Recovered> {
         if self.has_readers {
             self.look()?;

@@ -68,7 +68,8 @@ pub(super) fn read(disk: &mut Disk) -> Result<Vec<Item>, String> {
     Ok(items)
 }
 
-/// Adds the items of one file. Returns the chain value that the next file must have, if it is known.
+/// Adds the items of one file. Returns the file's number, its salt and its last chain value, to which the next file must refer; `None` if
+/// recovery wrote the footer.
 fn one_file(file: &File, items: &mut Vec<Item>) -> Result<Option<(u64, u64, u32)>, String> {
     let File { header, bytes } = file;
     let name = header.file;

@@ -46,7 +46,7 @@ fn power_cuts_take_nothing_that_was_durable_and_give_nothing_false() {
     let stories = stories * WAYS.len() as u64;
     println!("{stories} stories: {total:?}");
     if stories < 1_000 {
-        return; // one seed that is played again need not have everything
+        return; // so few stories need not have all these events
     }
     assert!(total.cuts > stories && total.cuts_in_recovery > stories / 3 && total.kills > stories / 4);
     assert!(total.durable > 5 * stories && total.files > 2 * stories && total.errors > stories / 5);
@@ -64,7 +64,7 @@ fn play_all(seeds: Range<u64>, with: impl Fn(&mut World)) -> Counts {
     total
 }
 
-/// Readers and `verify` look at the files before and after each recovery. They find no damage where there is none.
+/// Readers and `verify` look at the files before and after each recovery. They find damage only in files that were damaged.
 #[test]
 fn readers_and_the_check_agree_with_recovery() {
     let stories = cuts() / 10;
