@@ -104,9 +104,9 @@ counters! {
         unopened: counter "engine_unopened_blocks_total",
         /// Messages that arrived again.
         repeated,
-        /// Blocks that were not built after the previous block.
+        /// Blocks whose CRC of the previous block does not match the block before them in the stream.
         chain_breaks: counter "engine_chain_breaks_total",
-        /// Times that the receiver searched the log for its place.
+        /// The number of times that the receiver searched the log for the block that it needs next.
         searches,
         /// The number of times that the stream's end moved back because the servers lost entries.
         ends_moved: counter "engine_ends_moved_total",

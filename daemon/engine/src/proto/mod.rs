@@ -13,8 +13,8 @@
 //! The log is not trusted. It can lose, reorder, repeat or damage blocks, even blocks that it has acknowledged. For this reason, a reader
 //! judges a block only by the block's own fields.
 //!
-//! A writer continues each new block from the last block of the log, no matter which writer made that block. So the messages of two
-//! neighbouring blocks follow each other without overlap or hole.
+//! Each new block of a writer continues the sequences of the block before it in the log, no matter which writer made that block. So the
+//! messages of two neighbouring blocks follow each other without overlap or hole.
 //!
 //! Time is `u64` nanoseconds of any monotonic clock. No code here panics on bytes of a peer, and every loop ends.
 

@@ -13,7 +13,7 @@ use shmcast_bridge::proto::native::seal::SenderKey;
 use super::block::{Body, Cut, Damaged, HEAD_BYTES, Head, body_of, parse, stamp};
 
 const SALT: &[u8] = b"shmcast-engine-1";
-/// The place of a block's own CRC, which no seal covers.
+/// The bytes of the block's own CRC, which no seal covers.
 const CRC: std::ops::Range<usize> = 52..56;
 /// Number of writers whose keys are kept.
 const MOST_WRITERS: usize = 8;
@@ -69,7 +69,7 @@ fn finish(head: Head, sealer: &Sealer, block: &mut Vec<u8>) -> u32 {
     stamp(block)
 }
 
-/// A writer whose seal has matched.
+/// A writer, and the key that was derived for this writer from a group's key.
 #[derive(Debug)]
 struct Known {
     writer: u64,
@@ -134,7 +134,7 @@ impl Opener {
         self.known.len() - 1
     }
 
-    /// Returns the head of a block that is valid. Without keys, seals are not checked.
+    /// Checks a block, and returns its head. Without keys, the seal is not checked.
     ///
     /// # Errors
     /// [`Damaged`].

@@ -68,9 +68,9 @@ pub struct ReaderCounters {
     pub unopened: u64,
     /// Sequences that had arrived before in another block.
     pub repeated: u64,
-    /// Blocks that were not built after the previous block.
+    /// Blocks whose CRC of the previous block does not match the block before them in the log.
     pub chain_breaks: u64,
-    /// The number of times that the reader searched the log for its place.
+    /// The number of times that the reader searched the log for the block that it needs next.
     pub searches: u64,
     /// The number of times that the log's end had moved back.
     pub ends_moved: u64,
