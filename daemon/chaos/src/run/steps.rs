@@ -469,7 +469,7 @@ fn tree(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the order for a step that consists only of this order.
+/// If a step consists of a single order to an actor, returns the actor and the order.
 fn order_of(step: &Step) -> Option<(Whom, Order)> {
     let (publisher, reader) = (Whom::Publisher, Whom::Reader);
     Some(match *step {

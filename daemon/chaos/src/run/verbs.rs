@@ -74,7 +74,8 @@ impl World<'_> {
         command.stdin(Stdio::null()).stdout(out_pipe).stderr(err_pipe);
         let started = Instant::now();
         let mut child = command.spawn().context("start a command")?;
-        // The command's copies of the pipes must be the only ones.
+        // `command` has copies of the pipes' ends. Without this call, the pipes would stay open
+        // after the child's end.
         drop(command);
         let mut was_interrupted = false;
         let status = loop {

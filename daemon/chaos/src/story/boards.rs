@@ -80,7 +80,8 @@ impl Channel {
 }
 
 impl Shape {
-    /// Changes the board or the gates. Each change leads to another one, and after some changes there are none.
+    /// Changes the board or the gates. Repeated changes lead from none to different boards or gates, and then
+    /// back to none.
     fn change(&mut self, change: Change, keys: Keys) {
         let least = keys.end as u32;
         match (change, self.board, &self.gates[..]) {
