@@ -86,7 +86,8 @@ pub enum Fact {
         #[serde(default)]
         refused: bool,
     },
-    /// The subscription uses the gate `gate`, if there is one. If `conflates`, it skips old messages of a key with the channel's board.
+    /// The subscription uses the gate `gate`, if there is one. If `conflates`, the subscription uses the channel's board to skip old
+    /// messages of a key.
     Joined { gate: Option<String>, conflates: bool },
     /// A reader received a correct message of the board, of `length` bytes. `conflated` older messages of its key were left out.
     Newest { sequence: u64, message: Identity, length: usize, conflated: u64 },

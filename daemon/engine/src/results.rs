@@ -25,7 +25,7 @@ pub struct StreamInfo {
     pub lagging: Vec<String>,
     /// The session of the stream's last valid block.
     pub session: Option<String>,
-    /// The sequence after the last one in the stream.
+    /// The sequence after the last sequence in the stream.
     pub next_sequence: Option<u64>,
 }
 

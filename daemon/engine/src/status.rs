@@ -100,7 +100,7 @@ counters! {
         bytes: counter "engine_received_bytes_total",
         /// Entries that are damaged, or that are no blocks.
         damaged: counter "engine_damaged_entries_total",
-        /// Damaged entries. Their seal is missing, does not match, or has an unknown key.
+        /// Blocks whose seal is missing, does not match, or has an unknown key. They also count as damaged.
         unopened: counter "engine_unopened_blocks_total",
         /// Messages that arrived again.
         repeated,

@@ -1,4 +1,5 @@
-//! A reader in another language. It is a testee of the conformance suite. The actor asks the testee to receive, and logs the answers.
+//! A reader in another language. This reader is a testee, a program that the conformance suite tests. The actor tells the testee to
+//! receive, and logs the testee's answers.
 
 use super::Place;
 use super::recorder::Recorder;

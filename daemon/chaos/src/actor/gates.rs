@@ -1,4 +1,4 @@
-//! The publisher's side of gates: which messages were refused, how long calls took, and what the publisher says about its gates.
+//! Logs how gates affect a publisher: the refused messages, the late calls, and the publisher's figures of its gates.
 
 use super::reader::{SLACK, on_cpu_and_waiting};
 use crate::log::{Fact, GateFigures, Log, Time, now};

@@ -287,7 +287,7 @@ impl Reading {
         let build = || tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
             Some(runtime) => runtime,
-            // Without free descriptors there is no event loop, and tokio panics. The other ways to receive need no descriptor.
+            // Without free descriptors, tokio cannot make an event loop and panics. The other ways to receive need no descriptor.
             None => match has_descriptors().then(build) {
                 Some(Ok(made)) => runtime.insert(made),
                 _ => return Ok(0),

@@ -136,8 +136,8 @@ fn check_laps(history: &History, reader: &Subscription, findings: &mut Findings)
 /// Returns the last report before `until` in which a publisher said that the reader's gate is in force. Reports that might be out of date
 /// are left out.
 ///
-/// A publisher reports the state that it saw when it last looked at its gates. If the reader has not begun at the newest message, or has
-/// sought, the publisher must have looked since then. A publisher looks within a ring's length of messages.
+/// A publisher reports the state that it saw when it last looked at its gates. If the reader began at an older message, or has sought,
+/// the publisher must have looked since then. A publisher looks at least once while it publishes a ring's length of messages.
 fn in_force<'a>(
     history: &'a History,
     reader: &'a Subscription,

@@ -10,7 +10,8 @@ use crate::story::Profile;
 /// The longest allowed delay of a call, in microseconds. The delay does not include time for which the process was stopped or waited for a
 /// CPU.
 const LATE_US: u64 = 700_000;
-/// A call of a lapped reader can last this long, in microseconds, because the reader waits until the daemon passes it the journal's files.
+/// A call of a reader of a journal can last this much longer, in microseconds, because a lapped reader waits until the daemon passes it
+/// the journal's files.
 const FILES_US: u64 = 3_000_000;
 /// The daemon must not log more than this number of lines per second, no matter what its users do.
 const LINES_PER_SECOND: u64 = 100;

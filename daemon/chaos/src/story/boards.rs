@@ -4,7 +4,7 @@ use super::{Change, Channel};
 use crate::keys::Keys;
 use serde::{Deserialize, Serialize};
 
-/// A board, on which the last message of each key is. `keys.rs` says which bytes of a message are its key.
+/// A board, which has the last message of each key. `keys.rs` says which bytes of a message are its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Board {
     /// The number of keys for which there is room.

@@ -20,13 +20,14 @@ fn length(counter: u32) -> usize {
     first(0, counter).length(Sizes::Line, LARGEST)
 }
 
-/// Returns the key of message `counter`, if it has one, and whether the message removes it.
+/// Returns the key of message `counter`, and whether the message removes this key. Returns `None` if the message has no key.
 fn key(counter: u32) -> Option<(u32, bool)> {
     let length = length(counter);
     (length >= KEYS.end).then(|| (KEYS.number(first(0, counter)), length == KEYS.end))
 }
 
-/// Returns the newest message of each key on the board below `end`, in their order. Message `counter` has the sequence `counter + 1`.
+/// Returns the counters of the board's messages, in ascending order, when the messages below `end` have been published. Message
+/// `counter` has the sequence `counter + 1`.
 fn board(end: u32) -> Vec<u32> {
     let mut newest = BTreeMap::new();
     for counter in 0..end {

@@ -90,7 +90,7 @@ impl Cursor<'_> {
     }
 
     fn check_kept(&self, from: u64, to: u64, name: &str, findings: &mut Findings) {
-        // A journal lacks the messages that its recorder did not receive.
+        // The reading of a journal is not judged here, because a journal can lack messages that its recorder did not receive.
         let (Some(life), None) = (self.life, &self.reader.journal) else { return };
         if let Some(kept) = self.kept.first_in(&self.reader.channel, life, from, to) {
             let what = format!("{name} was told, and the journal has {kept}");

@@ -64,7 +64,7 @@ pub struct ReaderCounters {
     pub blocks: u64,
     /// Blocks that were not valid.
     pub damaged: u64,
-    /// Damaged blocks. Their seal is missing, does not match, or has an unknown key.
+    /// Blocks whose seal is missing, does not match, or has an unknown key. They also count as damaged.
     pub unopened: u64,
     /// Sequences that had arrived before in another block.
     pub repeated: u64,
