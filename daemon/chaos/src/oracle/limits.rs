@@ -68,7 +68,7 @@ const KINDS: [&str; 9] = [
     "Ended",
 ];
 
-/// Words of commands for reasons that no limit causes.
+/// Parts of the messages by which commands report reasons that no limit causes.
 const REASONS: [&str; 10] = [
     "no channel",
     "Connection refused",

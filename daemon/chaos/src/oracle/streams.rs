@@ -120,7 +120,8 @@ impl<'a> Streams<'a> {
         ends.max().unwrap_or(0)
     }
 
-    /// Returns the number of the life that the channel had at this time and sequence: the life of the last publication that had begun.
+    /// Returns the life to which this sequence belonged at this time: the life of the last publication that was opened before this time
+    /// and could have the sequence.
     pub(super) fn life_at(&self, channel: &str, sequence: u64, time: Time) -> Option<usize> {
         let begun = self
             .history

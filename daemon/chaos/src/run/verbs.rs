@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// A command that needs longer is interrupted.
+/// A command that needs longer than this time is interrupted.
 const LONG: Duration = Duration::from_millis(1500);
 /// The time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(20);

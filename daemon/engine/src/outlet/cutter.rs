@@ -101,8 +101,9 @@ impl Cutter {
         self.moment = Some(self.moment.map_or_else(|| Moment::now(clock), |moment| moment.on(clock)));
     }
 
-    /// Takes up to `most` events from the journal, and ends as [`take`](Self::take) says. Returns the number of events, and the event that
-    /// the thread must handle. Messages get the times in the journal, because the journal can have messages of an earlier boot.
+    /// Takes up to `most` events from the journal. Stops early if [`take`](Self::take) returns `Break`. Returns the number of events, and
+    /// the event that the thread must handle. Messages get the times in the journal, because the journal can have messages of an earlier
+    /// boot.
     #[cold]
     pub(super) fn take_past(
         &mut self,

@@ -91,8 +91,8 @@ pub(crate) struct Outlet {
     end_ns: Option<u64>,
 }
 
-/// Chooses how the thread of an end waits. With [`WaitMode::Auto`], the thread always blocks, because each of its sleeps is shorter than
-/// the time that a server needs for an answer.
+/// Chooses how the thread of an end waits. With [`WaitMode::Auto`], the thread always blocks: a server needs longer for an answer than
+/// the thread needs to wake up.
 pub(crate) fn choice_of(wait: WaitMode) -> Choice {
     Choice::or_block(wait, "the way through servers takes longer than a sleep")
 }

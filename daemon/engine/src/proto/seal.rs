@@ -3,8 +3,8 @@
 //! Each writer has a key of its own, derived from the group's key and the writer's random number. The nonce is the block's number. A writer
 //! never uses a number twice, not even for a block that it cuts again.
 //!
-//! Without the group's key, an operator of the servers can neither read nor forge blocks. The operator can repeat or reorder blocks, and
-//! readers detect this by the sequences.
+//! Without the group's key, an operator of the servers can neither read the bodies of blocks nor forge blocks. The operator can repeat or
+//! reorder blocks, and readers detect this by the sequences.
 
 use shmcast_bridge::proto::native::container::SEAL_BYTES;
 use shmcast_bridge::proto::native::keys::{GroupKey, Keyring};

@@ -107,8 +107,7 @@ pub struct Writer {
     looked: (u64, u32),
     /// The name of the newest block; `None` if it is unknown to this writer or to the log.
     newest_id: Option<BlockId>,
-    /// The number of the entry after which the log stores the next block. It has a value only if it differs from the number of the last
-    /// entry.
+    /// The entry number that the next append must name, if the log requires another number than that of the last entry.
     stores_after: Option<u64>,
     /// The number and CRC of the block after which appends were refused, and how many appends were refused in a row.
     refused: ((u64, u32), u32),
