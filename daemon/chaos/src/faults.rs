@@ -18,7 +18,7 @@ use std::process::Command;
 /// The greatest number of times that the story of a fault is played until it finds the fault. Processes never run in exactly the same way,
 /// so one try is not enough.
 const TRIES: u32 = 5;
-/// The name in the example of the macro's documentation.
+/// The name of the fault in the example of the `fault!` macro's documentation. The source code has no such fault.
 const EXAMPLE: &str = "no_such_fault";
 
 /// A fault, and the story or test that finds it.

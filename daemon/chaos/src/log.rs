@@ -86,18 +86,19 @@ pub enum Fact {
         #[serde(default)]
         refused: bool,
     },
-    /// The subscription uses this gate and the channel's board as said here.
+    /// The subscription uses the gate `gate`, if there is one. If `conflates`, the subscription uses the channel's board to skip old
+    /// messages of a key.
     Joined { gate: Option<String>, conflates: bool },
     /// A reader received a correct message of the board, of `length` bytes. `conflated` older messages of its key were left out.
     Newest { sequence: u64, message: Identity, length: usize, conflated: u64 },
-    /// A reader received the substitute for a message that removed the key with this number.
+    /// A reader received the message that stands for a forgotten removal of a key. `key` is the number of the removed key.
     Forgotten { sequence: u64, key: u32 },
-    /// A process has searched a channel's board for a key, since `began`. `found` is `None` if the key is not on the board.
+    /// A process has searched a channel's board for a key. The search began at `began`. `found` is `None` if the key is not on the board.
     Looked { channel: String, began: Time, key: u32, found: Option<Found>, error: Option<String> },
     /// The gates of a publisher, as it knows them now.
     Gates { gates: Vec<GateFigures> },
-    /// A gate refused `count` messages of a publisher. The last refused call began at `last`. With `tried`, the calls were those that never
-    /// wait.
+    /// A gate refused `count` messages of a publisher. The last refused call began at `last`. If `tried`, the refused calls were calls that
+    /// never wait.
     Refused { gate: String, tried: bool, count: u32, last: Time },
     /// A reader received `count` correct messages in a row, from `first` on. They have `bytes` bytes of payload together. `old` of them
     /// have a publish time that is long past.

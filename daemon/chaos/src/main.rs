@@ -43,7 +43,7 @@ struct Cli {
     /// How many stories [default: 1 with --seed, else 100]
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
-    /// For how long stories are begun
+    /// Begin no story after this many minutes
     #[arg(long, value_name = "M", conflicts_with = "seeds")]
     minutes: Option<f64>,
     /// Only stories of these profiles
@@ -61,10 +61,10 @@ struct Cli {
     /// Make the first failing story shorter, and print it
     #[arg(long)]
     shrink: bool,
-    /// How long is spent on making it shorter, in seconds
+    /// Spend at most this many seconds on making the story shorter
     #[arg(long, value_name = "S", default_value_t = 180)]
     shrink_time: u64,
-    /// Go on after this many stories that failed
+    /// Stop after this many stories that failed
     #[arg(long, value_name = "N", default_value_t = 5)]
     failures: usize,
     /// Leave out stories that play no new pair of a feature and an event
@@ -85,7 +85,7 @@ struct Cli {
     /// Where stories are played
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     under: PathBuf,
-    /// Where the programs are [default: beside this one]
+    /// Where the programs are [default: beside this program]
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
     /// The command that starts a testee of client/conformance. Quote the command as one argument; repeat the option for several languages.
@@ -234,7 +234,7 @@ fn possible_profiles() -> Vec<Profile> {
     profiles
 }
 
-/// Returns whether each story finds its fault.
+/// Plays the stories of the listed faults. Returns whether each story finds its fault.
 fn verify_faults(cli: &Faults) -> Result<bool> {
     let programs = faults::build(&std::path::absolute(&cli.target_dir)?)?;
     let mut all = true;

@@ -17,7 +17,7 @@ fn programs() -> Programs {
 }
 
 fn play(profile: Profile) {
-    // The seeds are always the same here. Long runs look for new ones.
+    // The seeds are always the same here. Long runs use new seeds.
     let seed = number("SHMCAST_SEED", 1);
     let seeds = Some(number("SHMCAST_STORIES", 6));
     let plan = Plan {

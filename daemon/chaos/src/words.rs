@@ -1,6 +1,7 @@
-//! The system's words for a limit, by which a program names what it lacks.
+//! The system's error texts for limits. A program that reaches a limit reports it with one of these
+//! texts.
 
-/// The system's words for a limit.
+/// The system's error texts for limits.
 const LIMITS: [&str; 7] = [
     "Too many open files",
     "File too large",
@@ -11,7 +12,7 @@ const LIMITS: [&str; 7] = [
     "Operation not permitted",
 ];
 
-/// Whether a text names a limit by the system's words.
+/// Whether a text contains one of the system's error texts for limits.
 pub(crate) fn names_a_limit(text: &str) -> bool {
     LIMITS.iter().any(|words| text.contains(words))
 }

@@ -1,4 +1,4 @@
-//! The messages between the two threads of the end that sends.
+//! The messages between a sender's thread with the connection and its other threads.
 
 use std::sync::mpsc;
 use tokio::sync::mpsc::UnboundedSender;
@@ -6,7 +6,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::proto::block::Stream;
 use crate::proto::writer::{Append, Last, Trouble};
 
-/// Requests to the thread with the connection.
+/// Requests of the other threads to the thread with the connection.
 pub(crate) enum Order {
     Append(Append),
     /// Request the end of the log for this round. Also find out whether the log has this stream.

@@ -81,7 +81,8 @@ impl Receiver {
             link: log.link.clone(),
             keys: log.keys.clone(),
         });
-        // The CPU is tried first: if it failed later, the channel's readers would notice a publisher that comes and leaves.
+        // The CPU setting is tried before the channel is opened. If the setting failed later, the channel's readers would notice a
+        // publisher that comes and leaves.
         try_cpu(spec.cpu)?;
         let publisher = channel.clone().open()?;
         let ring = publisher.remote_session().map(|session| {
@@ -165,7 +166,7 @@ struct Receiving {
     shared: Arc<ReceiveState>,
     bytes: u64,
     keys: KeysSeen,
-    /// The number of blocks that did not open, at the last report.
+    /// The number of blocks that could not be opened, at the time of the last report.
     unopened: u64,
     shown_ns: u64,
     looked_ns: u64,
@@ -203,8 +204,8 @@ impl Receiving {
         }
     }
 
-    /// Publishes messages that a gate of the channel holds up, or waits for a moment. Meanwhile no entry is taken, so further messages stay
-    /// at the servers.
+    /// Publishes the messages that a gate of the channel held up. If a gate still holds messages up, waits for a moment. Meanwhile no entry
+    /// is taken, so further messages stay at the servers.
     #[cold]
     async fn wait_for_gates(&mut self) {
         self.inlet.catch_up();

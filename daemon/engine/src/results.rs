@@ -25,7 +25,7 @@ pub struct StreamInfo {
     pub lagging: Vec<String>,
     /// The session of the stream's last valid block.
     pub session: Option<String>,
-    /// The sequence after the last one in the stream.
+    /// The sequence after the last sequence in the stream.
     pub next_sequence: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ pub struct Verified {
     pub missing: Vec<Range>,
     /// Entries that are damaged, or that are no blocks. The list has the number of each entry, and the reason.
     pub damaged: Vec<(u64, String)>,
-    /// Blocks that were not built after the previous block.
+    /// Blocks whose CRC of the previous block does not match the block before them in the stream.
     pub chain_breaks: u64,
     /// Sequences that are in more than one block.
     pub repeated: u64,

@@ -171,8 +171,7 @@ pub(crate) fn runtime() -> Result<Runtime, EngineError> {
 /// The required prefix of the subject to which a request wants its answer. Without this limit, a request could name the stream's own
 /// subject, and the answer would be appended to the stream.
 const INBOX: &str = "_INBOX.";
-/// An append that is older than this is dropped. At such an age, the process has not run for a while, and another writer might have taken
-/// over.
+/// The thread drops an append that is older than this. The process has then not run for a while, and another writer might have taken over.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
 /// The answer to an append: its round, and the block's entry number or an error.

@@ -100,13 +100,13 @@ counters! {
         bytes: counter "engine_received_bytes_total",
         /// Entries that are damaged, or that are no blocks.
         damaged: counter "engine_damaged_entries_total",
-        /// Damaged entries. Their seal is missing, does not match, or has an unknown key.
+        /// Blocks whose seal is missing, does not match, or has an unknown key. They also count as damaged.
         unopened: counter "engine_unopened_blocks_total",
         /// Messages that arrived again.
         repeated,
-        /// Blocks that were not built after the previous block.
+        /// Blocks whose CRC of the previous block does not match the block before them in the stream.
         chain_breaks: counter "engine_chain_breaks_total",
-        /// Times that the receiver searched the log for its place.
+        /// The number of times that the receiver searched the log for the block that it needs next.
         searches,
         /// The number of times that the stream's end moved back because the servers lost entries.
         ends_moved: counter "engine_ends_moved_total",

@@ -1,4 +1,5 @@
-//! A reader in another language. It is a testee of the conformance suite. The actor asks the testee to receive, and logs the answers.
+//! A reader in another language. This reader is a testee, a program that the conformance suite tests. The actor tells the testee to
+//! receive, and logs the testee's answers.
 
 use super::Place;
 use super::recorder::Recorder;
@@ -11,7 +12,7 @@ use std::ffi::OsString;
 /// Greatest number of events that one call receives.
 const MOST: usize = 64;
 
-/// The testee, and the next sequence.
+/// The testee, and the sequence that it should receive next.
 pub(super) struct Foreign {
     testee: Testee,
     next: u64,
@@ -70,7 +71,7 @@ impl Foreign {
         Ok(())
     }
 
-    /// Notes an event that the testee reported. Returns false if the text is the reason of a failure.
+    /// Notes an event that the testee reported. Returns false if `told` is not an event, but the kind of a failure.
     fn note(&mut self, told: &str, recorder: &mut Recorder) -> Result<bool> {
         let mut words = told.split(' ');
         let name = words.next().unwrap_or_default();
@@ -128,7 +129,7 @@ fn bytes(hexadecimal: &str) -> Result<Vec<u8>> {
     Ok(digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect())
 }
 
-/// Returns the kind of an error in the library's terms: `not yet` is `NotYet`.
+/// Returns the library's name for a kind of error that a testee reported: `NotYet` for `not yet`.
 pub(super) fn kind(words: &str) -> String {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     words.split_whitespace().map(capital).collect()

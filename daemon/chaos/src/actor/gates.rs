@@ -1,4 +1,4 @@
-//! The publisher's side of gates: which messages were refused, how long calls took, and what the publisher says about its gates.
+//! Logs how gates affect a publisher: the refused messages, the late calls, and the publisher's figures of its gates.
 
 use super::reader::{SLACK, on_cpu_and_waiting};
 use crate::log::{Fact, GateFigures, Log, Time, now};
@@ -8,7 +8,7 @@ use shmcast::{BoardSpec, GateState, Publisher, PublisherBuilder, Then};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A burst of messages ends after this number of refusals, or after refusals that took this time together.
+/// A burst of messages ends after this number of refusals, or when its refused calls have taken [`REFUSED_FOR`] together.
 const REFUSALS: u32 = 60;
 const REFUSED_FOR: Duration = Duration::from_millis(150);
 /// The pause after a refusal.

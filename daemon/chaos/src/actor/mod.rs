@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 pub enum Place {
     /// Files in this directory.
     Dir(PathBuf),
-    /// The daemon that listens here.
+    /// The daemon that listens at this socket.
     Socket(PathBuf),
 }
 
@@ -82,7 +82,7 @@ pub struct Subscribing {
     /// The gate that the reader takes.
     #[serde(default)]
     pub gate: Option<String>,
-    /// The distance in bytes from which on the reader skips old messages of a key; 0 for the default.
+    /// If the reader is more than this number of bytes behind, it skips old messages of a key; 0 for the default.
     #[serde(default)]
     pub conflate: Option<u32>,
     /// The command of a testee in another language. If there is a command, the testee receives in place of this process, and tools see no
@@ -372,7 +372,7 @@ fn kind(e: &impl std::fmt::Debug) -> String {
     let text = format!("{e:?}");
     let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
     let outer = name(&text);
-    // For a refusal or a wrong place, the inner word has the information.
+    // For these three outer kinds, the kind of the inner error says what failed.
     let inner =
         ["code: ", "source: ", "Locate("].iter().find_map(|word| Some(name(text.split_once(word)?.1)));
     match (outer.as_str(), inner) {

@@ -91,7 +91,7 @@ impl Publishing {
                 }
                 Ok(sequence) => error = Some(format!("told sequence {sequence} and not {expected}")),
                 Err(PublishError::Full { gate, .. }) => {
-                    // The messages of a batch before the refused one were published.
+                    // If a message of a batch is refused, the messages before it have been published.
                     let sent = (self.publisher.next_sequence() - expected) as u32;
                     (done, self.next.counter) = (done + sent, self.next.counter + sent);
                     goes_on = watch.refused(gate.as_str(), begun.as_ref());
@@ -170,7 +170,8 @@ impl Publishing {
 
     pub(super) fn gap(&mut self, log: &mut Log, by: u64) -> Result<()> {
         let next = self.publisher.next_sequence();
-        // `next` is the first missing sequence. So a gap without sequences ends before `next`.
+        // `next` is the first sequence of the gap, and `to` is the last. If `by` is 0, the gap is empty, and `to`
+        // is below `next`.
         let to = next.saturating_add(by).saturating_sub(1);
         log.write(Fact::Gapping { to, next })?;
         let error = self.publisher.gap(to).err().map(|e| kind(&e));

@@ -230,7 +230,7 @@ impl Reading {
         self.recorder.call_began = now();
         let (events, failure) = foreign.call(&mut self.recorder, in_batches)?;
         if let Some(why) = failure {
-            // After this failure the next call might find a free descriptor.
+            // `unmapped` means that no descriptor was free. The next call might find a free descriptor.
             self.is_over = why != "unmapped";
             self.recorder.fact(Fact::RecvFailed { kind: foreign::kind(&why), why });
         }
@@ -287,7 +287,7 @@ impl Reading {
         let build = || tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
             Some(runtime) => runtime,
-            // Without free descriptors there is no event loop, and tokio panics. The other ways to receive need no descriptor.
+            // Without free descriptors, tokio cannot make an event loop and panics. The other ways to receive need no descriptor.
             None => match has_descriptors().then(build) {
                 Some(Ok(made)) => runtime.insert(made),
                 _ => return Ok(0),
@@ -318,7 +318,7 @@ impl Reading {
             self.recorder.stalled(*sequence);
             return std::thread::sleep(Duration::from_millis(10));
         }
-        // Receiving can continue only after this failure: no descriptor was free.
+        // `Unmapped` means that no descriptor was free, so a later call can succeed. After any other failure, receiving cannot continue.
         self.is_over = kind != "Unmapped";
         if !self.is_over {
             std::thread::sleep(Duration::from_millis(10));

@@ -190,7 +190,7 @@ impl Recorder {
         }
     }
 
-    /// Writes the events seen so far, if the last write is long enough ago, or if `at_once`.
+    /// Writes the events seen so far, if the last write is long enough ago, or if `at_once` is true.
     pub(super) fn flush(&mut self, log: &mut Log, at_once: bool) -> Result<()> {
         if !at_once && self.written.elapsed() < UNWRITTEN {
             return Ok(());

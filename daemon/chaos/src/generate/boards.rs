@@ -1,6 +1,6 @@
-//! Gives the channels of some stories a board, gates or both, and changes the steps of these stories: some readers use the board or a gate,
-//! and scenes are added at the end. In most scenes readers are slow, stopped or killed. A separate random generator makes all these
-//! choices, and is used last, so the other stories stay as they are.
+//! Gives the channels of some stories a board, gates or both. In these stories, some readers use the board or a gate, and scenes are added
+//! at the end. In most scenes readers are slow, stopped or killed. A separate random generator makes all these choices after the other
+//! steps were made. So the other stories do not depend on this file.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::keys::Keys;
@@ -36,7 +36,7 @@ fn draw(random: &mut Rng, largest: u64) -> (Keys, Shape) {
 }
 
 impl Writer {
-    /// Gives the channels a board and gates, if this story is one of those.
+    /// In some stories, gives the channels a board or gates, and changes the steps.
     pub(super) fn equip(&mut self, seed: u64) {
         if !matches!(self.profile, Profile::Files | Profile::Daemon | Profile::Strict | Profile::Journal) {
             return;
@@ -64,7 +64,7 @@ impl Writer {
         }
     }
 
-    /// Some readers of a story use the board or a gate, and most messages have a key.
+    /// Changes a step of a story with boards or gates: some readers use the board or a gate, and most messages are long enough for a key.
     fn changed(&mut self, step: Step) -> Step {
         match step {
             Step::Subscribe { who, channel, start, wait, skip: false, page: true, live_only: false }
@@ -141,7 +141,7 @@ impl Writer {
         self.steps.push(Step::Publish { who, count, sizes: Sizes::Line, sending, pause_us: 0 });
     }
 
-    /// The reader of a gate is stopped, killed or slow while the publisher needs more than the ring.
+    /// The reader of a gate is stopped, killed or slow while the publisher sends many messages.
     fn hold_a_publisher_up(&mut self, publisher: u8, reader: u8, channel: u8) {
         let whom = Whom::Reader(reader);
         let start = if self.random.bool() { Start::Latest } else { Start::Board };

@@ -7,7 +7,7 @@ use fastrand::Rng;
 
 /// Makes the random stream of the last scene differ from the stream of the other steps.
 const SALT: u64 = 0x6a09_e667_f3bc_c908;
-/// The publisher of a last scene.
+/// The number of the publisher in a last scene.
 const PUBLISHER: u8 = PUBLISHERS;
 const READER: u8 = READERS;
 

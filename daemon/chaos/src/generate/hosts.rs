@@ -1,5 +1,5 @@
 //! Stories of several hosts. At least one copy of each message survives in every story. Rings are larger than all published messages
-//! together, and a message that one line loses is on another line or at a server.
+//! together. If one line loses a message, another line or a server has it.
 
 use super::{READERS, Writer};
 use crate::story::{

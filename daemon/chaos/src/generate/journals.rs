@@ -57,7 +57,7 @@ impl Writer {
         }
     }
 
-    /// Usually adds a disturbance.
+    /// Usually adds a disturbance, for example a restarted daemon, a killed publisher or a reload.
     fn disturb(&mut self, channel: u8, holder: u8) {
         match self.random.u8(..14) {
             0 | 1 => self.restart(true),

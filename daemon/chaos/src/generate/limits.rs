@@ -109,7 +109,7 @@ impl Writer {
         }
     }
 
-    /// Sets a limit of a process. In most stories the process then makes or opens something.
+    /// Sets a limit of a process. In most cases the process then makes or opens something.
     fn bound(&mut self, publisher: u8, reader: u8) {
         let whom = self.whom(publisher, reader);
         self.set_a_limit(whom);

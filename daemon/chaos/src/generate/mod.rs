@@ -66,7 +66,7 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
     Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)), net: None, limits: None }
 }
 
-/// A rough copy of the story's state, with which the generator prefers steps that apply.
+/// A rough copy of the story's state. The generator uses it to prefer steps that can be applied.
 #[derive(Debug, Default)]
 struct State {
     /// The channel that each publisher publishes on.
@@ -351,8 +351,8 @@ impl Writer {
         self.steps.push(Step::Wire { loss, copies, late });
     }
 
-    /// Forges a packet with a sequence that no channel can reach. A forged packet with a lower sequence would find no new fault: receivers
-    /// without keys are known to believe it (SECURITY.md).
+    /// Forges a packet with a sequence that no channel can reach. A forged packet with a lower sequence would find no new fault: it is
+    /// known that receivers without keys accept such a packet (SECURITY.md).
     fn forge(&mut self) {
         let ahead = [1 << 48, 1 << 60, 1 << 62][self.random.usize(..3)];
         let other = self.random.u8(..4) == 0;

@@ -202,7 +202,7 @@ impl Writer {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
         let sizes = if self.random.bool() { Sizes::Tiny } else { Sizes::Line };
-        // Each reader of the journal reads all these messages, so there are fewer of them.
+        // Each reader of a journal reads all these messages, so stories with journals have fewer of these messages.
         let count = if self.profile == Profile::Journal { MANY / 5 } else { MANY };
         self.burst(holder, count, sizes);
         for at in 0..self.random.u8(1..4) {

@@ -436,7 +436,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Returns the name of an event of a process. Limited descriptors and forks are events of the host.
+/// Returns the name of an event of a process. The events `descriptors` and `fork` count as events of the host.
 fn named(process: &'static str, what: &'static str) -> &'static str {
     match (process, what) {
         (_, "descriptors") => "host.descriptors",

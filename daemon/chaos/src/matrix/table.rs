@@ -155,7 +155,8 @@ fn is_in(text: &str, file: &str, name: &str) -> bool {
     };
     match file.rsplit('.').next() {
         Some("rs") => {
-            // A test program without the usual harness has its tests' names in a table. Tests in `proptest!` look like all others.
+            // A test program without the usual harness lists its tests by name in a table. Tests in `proptest!` have the usual
+            // form.
             let words = [format!("fn {name}("), format!("async fn {name}(")];
             (0..lines.len()).any(|line| {
                 begins(line, &words) && (is_marked(line, "#[test]") || is_marked(line, "#[tokio::test"))

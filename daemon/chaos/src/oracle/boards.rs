@@ -37,7 +37,8 @@ impl Judge<'_> {
         if let Some(error) = error {
             return self.check_error(error, findings);
         }
-        // If sequences began again, the logs do not say in which life the search was.
+        // If the channel's sequences restarted, the channel has several lives, and the logs do not say which
+        // life was searched.
         let mut lives = self.streams.lives_of(&self.look.channel);
         let life = lives.next().filter(|_| lives.next().is_none());
         let stream = life.and_then(|life| self.streams.life(life));
@@ -164,7 +165,7 @@ pub(super) fn is_segmented(history: &History, channel: &str) -> bool {
         || history.deeds.iter().any(gives_segments)
 }
 
-/// Whether a board can have been without its daemon for a while.
+/// Whether this action can have separated a board from its daemon for a while.
 fn may_detach(entry: &Entry<Deed>) -> bool {
     match &entry.what {
         Deed::Step { step, .. } => matches!(

@@ -1,4 +1,4 @@
-//! Judges gates: whom they hold up and for how long, whom they protect, and the figures that are shown of them.
+//! Judges gates: which messages they refuse, which readers they protect from laps, and whether their figures are right.
 
 use super::Findings;
 use super::boards::is_segmented;
@@ -43,7 +43,7 @@ fn end(history: &History, reader: &Subscription) -> Time {
     reader.ended.unwrap_or(Time::MAX).min(ended)
 }
 
-/// Checks that only a gate with a reader refused messages, and only in the ways that its terms allow.
+/// Checks that gates refused messages only while a reader held them, and only in the ways that their terms allow.
 fn check_refusals(history: &History, publication: &Publication, findings: &mut Findings) {
     for refusals in &publication.refusals {
         let was_held = history.subscriptions.iter().any(|reader| {
@@ -133,10 +133,11 @@ fn check_laps(history: &History, reader: &Subscription, findings: &mut Findings)
     }
 }
 
-/// Returns the last time before `until` at which a publisher said that the reader's gate is in force, if that was surely true.
+/// Returns the last report before `until` in which a publisher said that the reader's gate is in force. Reports that might be out of date
+/// are left out.
 ///
-/// A publisher says what it saw when it last looked. If the reader began or sought anywhere but at the newest message, the publisher must
-/// have looked since. It does so within a ring's length.
+/// A publisher reports the state that it saw when it last looked at its gates. If the reader began at an older message, or has sought,
+/// the publisher must have looked since then. A publisher looks at least once while it publishes a ring's length of messages.
 fn in_force<'a>(
     history: &'a History,
     reader: &'a Subscription,
@@ -172,7 +173,7 @@ fn in_force<'a>(
     of_reader.max_by_key(|it| it.at)
 }
 
-/// Whether something allows a lap between the time at which the gate was in force, and `until`.
+/// Whether something in the story allows a lap after the report that the gate was in force, and before `until`.
 fn is_excused(history: &History, reader: &Subscription, known: &InForce<'_>, until: Time) -> bool {
     let later: Vec<&Publication> =
         history.on(&reader.channel).filter(|p| p.opening > known.at && p.opening < until).collect();
@@ -182,8 +183,8 @@ fn is_excused(history: &History, reader: &Subscription, known: &InForce<'_>, unt
     if later.iter().any(|p| !gate_of(p)) {
         return true;
     }
-    // A drop counts at any time, because a reader notices its lap late. A publisher that was killed could not say that it has dropped the
-    // gate, and a publisher that closes can drop it for the end of the stream.
+    // A drop of the gate excuses the lap at any time, because a reader notices its lap late. A killed publisher could not report that it
+    // had dropped the gate. A publisher that closes can drop the gate to publish the end of the stream.
     let all = later.iter().copied().chain([known.publication]);
     let may_have_dropped = |p: &Publication| {
         let said = |it: &GateFigures| {
@@ -196,8 +197,9 @@ fn is_excused(history: &History, reader: &Subscription, known: &InForce<'_>, unt
     if !known.gate.refuse && all.into_iter().any(may_have_dropped) {
         return true;
     }
-    // Each successor can move the frontier by a chunk, and so can its predecessor's end. A successor finds the gate in force however far
-    // the reader is behind, for example if a publisher without the gate came before.
+    // Each later publisher can move the frontier by a chunk, and the end of its predecessor can move it by another chunk. A later
+    // publisher counts the gate as in force no matter how far the reader is behind. The reader can be far behind if a publisher without
+    // the gate came before.
     let since: Vec<&Publication> =
         history.on(&reader.channel).filter(|p| p.opening > reader.subscribing && p.opening < until).collect();
     let moved = known.gate.lag + 2 * since.len() as u64 * chunk(known.publication.capacity);
@@ -208,7 +210,7 @@ fn is_excused(history: &History, reader: &Subscription, known: &InForce<'_>, unt
     history.deeds.iter().any(|entry| match &entry.what {
         // A forked child can free the gate of its parent.
         Deed::Step { step: Step::Fork { whom: Whom::Reader(_) }, .. } => true,
-        // A reader that is not attached misses segments, and the memory of a channel can be lost.
+        // After such a step, a reader can be detached and miss segments, or the memory of a channel can be lost.
         Deed::Step { step, .. } => {
             let may_detach = matches!(
                 step,
@@ -231,7 +233,7 @@ fn is_reloaded(history: &History) -> bool {
     })
 }
 
-/// Checks the gates that a tool shows when everything is at rest. They are those of the last publisher.
+/// Checks the gates that a tool shows when everything is at rest. The tool must show the gates of the last publisher.
 fn check_shown(history: &History, status: &Value, at: Time, findings: &mut Findings) {
     let Some(channel) = status["channel"].as_str() else { return };
     if Keys::of(channel).is_none() {

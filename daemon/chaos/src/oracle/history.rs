@@ -79,9 +79,9 @@ pub struct Look {
 pub struct Refusals {
     /// The gate.
     pub gate: String,
-    /// Whether the calls were those that never wait.
+    /// Whether the refused calls were calls that never wait.
     pub tried: bool,
-    /// Their number.
+    /// The number of refused messages.
     pub count: u32,
     /// The time at which the last refused call began, and a time after its end.
     pub last: Time,
@@ -334,8 +334,8 @@ fn ends_a_subscription(fact: &Fact) -> bool {
 }
 
 impl Subscription {
-    /// Makes a subscription in place of a journal. `at` is the time at which the journal was read, and `next` is the journal's first
-    /// sequence.
+    /// Makes a subscription that stands for the reading of a journal. `at` is the time at which the journal was read, and `next` is the
+    /// journal's first sequence.
     fn of_journal(actor: &str, channel: String, dir: String, (at, next): (Time, u64)) -> Self {
         Self { history: true, journal: Some(dir), at, next, ..Self::new(actor, channel, at) }
     }

@@ -7,7 +7,7 @@ use crate::payload::Identity;
 use crate::story::{NetStep, Step};
 use serde_json::Value;
 
-/// The sessions that a far host's reader sees never go back.
+/// Checks that the sessions that a far host's reader sees never go back.
 pub(super) fn check(history: &History, findings: &mut Findings) {
     if history.net.is_some() {
         let far = history.subscriptions.iter().filter(|reader| reader.far);
@@ -22,7 +22,7 @@ fn check_sessions(reader: &Subscription, findings: &mut Findings) {
     });
     let mut before = "";
     for session in told {
-        // All tags are the same, and the digits after them ascend in the order of text.
+        // All sessions have the same tag, and the digits after the tag ascend in the order of text.
         if session <= before && !has_sought(reader) {
             let what = format!("session {session:?} was told after {before:?}");
             findings.add(9, "session_goes_back", &reader.actor, what);

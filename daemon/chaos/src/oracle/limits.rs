@@ -54,7 +54,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     }
 }
 
-/// The kinds of failures that have nothing to do with a limit, or that name the lack in words of their own.
+/// The kinds of failures that no limit causes, or that say in their own words what is lacking.
 const KINDS: [&str; 9] = [
     "InUse",
     "Refused.Busy",
@@ -68,7 +68,7 @@ const KINDS: [&str; 9] = [
     "Ended",
 ];
 
-/// Words of commands for reasons that no limit causes.
+/// Parts of the messages by which commands report reasons that no limit causes.
 const REASONS: [&str; 10] = [
     "no channel",
     "Connection refused",
@@ -104,7 +104,7 @@ fn was_there(history: &History, failure: &Failure) -> bool {
     history.on(&failure.channel).any(is_published) && !history.deeds.iter().any(is_removed)
 }
 
-/// Whether this step sets a limit, so that a program can lack something from then on. The wall clock is no limit.
+/// Whether this step limits a resource, so that programs can lack the resource from then on. A changed wall clock limits nothing.
 pub(super) fn is_limit(step: &Step) -> bool {
     matches!(
         step,

@@ -67,8 +67,8 @@ impl Lives {
     }
 }
 
-/// Whether the runner did something after which the channel's sequences can restart. It must have happened between the opening of the
-/// publication `before` and 20 s after the opening of the publication `after`.
+/// Whether the runner did something after which the channel's sequences can restart. This action must have happened between the opening of
+/// the publication `before` and 20 s after the opening of the publication `after`.
 fn may_restart(history: &History, channel: &str, before: &Publication, after: &Publication) -> bool {
     history.deeds.iter().any(|entry| {
         matches!(&entry.what, Deed::MayRestart { channel: name, .. } if name == channel)

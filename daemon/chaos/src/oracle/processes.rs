@@ -10,7 +10,8 @@ use crate::story::Profile;
 /// The longest allowed delay of a call, in microseconds. The delay does not include time for which the process was stopped or waited for a
 /// CPU.
 const LATE_US: u64 = 700_000;
-/// A call of a lapped reader can last this long, in microseconds, because the reader waits until the daemon passes it the journal's files.
+/// A call of a reader of a journal can last this much longer, in microseconds, because a lapped reader waits until the daemon passes it
+/// the journal's files.
 const FILES_US: u64 = 3_000_000;
 /// The daemon must not log more than this number of lines per second, no matter what its users do.
 const LINES_PER_SECOND: u64 = 100;
@@ -61,7 +62,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                 if err.contains("panicked at") || *code == Some(101) {
                     findings.add(5, "died", &tool, err.clone());
                 } else if err.contains("unexpected argument") {
-                    // Without this finding, the stories would continue with a tool that does nothing.
+                    // The tool rejected its arguments and did nothing. Without this finding, nobody would notice.
                     findings.add(7, "tool_failed", &tool, err.clone());
                 } else if code.is_none() {
                     findings.add(5, "hangs", &tool, "did not end");
@@ -110,7 +111,7 @@ fn check_publishing(history: &History, findings: &mut Findings) {
     for publication in &history.publications {
         for (at, call, error) in &publication.errors {
             let channel = &publication.channel;
-            // A takeover that began before the channel was opened might have reached the channel after that.
+            // A takeover that began before this opening might have taken effect after it.
             let has_ended_since = |deed: &Entry<Deed>| match &deed.what {
                 Deed::Ran { arguments, .. } => {
                     deed.at > publication.opening && *arguments == ["takeover", channel.as_str()]

@@ -9,7 +9,7 @@ use crate::story::{Board, Change, Step};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-/// At a leap of this many sequences, a channel with a journal continues after the journal's reserve. Its board begins empty.
+/// If a channel with a journal skips this many sequences, it continues after the journal's reserve, and its board begins empty.
 const RESERVE: u64 = 1 << 31;
 
 /// A message of a channel with keys.
@@ -120,7 +120,8 @@ impl<'a> Streams<'a> {
         ends.max().unwrap_or(0)
     }
 
-    /// Returns the number of the life that the channel had at this time and sequence: the life of the last publication that had begun.
+    /// Returns the life to which this sequence belonged at this time: the life of the last publication that was opened before this time
+    /// and could have the sequence.
     pub(super) fn life_at(&self, channel: &str, sequence: u64, time: Time) -> Option<usize> {
         let begun = self
             .history
@@ -129,9 +130,9 @@ impl<'a> Streams<'a> {
         self.lives.life(begun.last()?.number)
     }
 
-    /// Returns the first sequence from which on the channel's board surely has each message below `to` that fits it. This is the first
-    /// sequence of the life, if nothing in the story could lose or replace the board. Otherwise it is the first sequence of the last
-    /// publication, because a board begins with a publication at the latest.
+    /// Returns a sequence from which on the channel's board surely has each message below `to` that fits the board. If nothing in the
+    /// story could lose or replace the board, returns 0. Otherwise returns the first sequence of the last publication, because the
+    /// present board began at the latest with this publication.
     pub(super) fn since(&self, channel: &str, life: usize, to: u64) -> u64 {
         if self.is_undisturbed(channel) {
             return 0;
@@ -165,13 +166,13 @@ impl<'a> Streams<'a> {
 
     /// Whether all keys of the channel's messages always fit the board.
     pub(super) fn has_room(&self, channel: &str) -> bool {
-        // A reload never makes a board too small for its keys if it was not too small before.
+        // If a board is large enough for its keys, no reload makes it too small.
         let used = Keys::of(channel).map_or(0, |keys| keys.used);
         self.board(channel).is_none_or(|board| board.keys >= used)
     }
 }
 
-/// Computes which keys a board has that is too small for all of them. A full board refuses new keys.
+/// Computes which keys are on a board that is too small for all keys. A full board refuses new keys.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     /// For each key on the board, its newest message.

@@ -68,8 +68,8 @@ fn check_channel(history: &History, tool: &str, status: &Value, host: usize, fin
     check_readers(history, tool, channel, (status, host), findings);
 }
 
-/// Checks the readers that a tool shows. It must show all attached readers that are not hidden, no other readers, and the right counts for
-/// each.
+/// Checks the readers that a tool shows. The tool must show all attached readers that are not hidden, and no other readers. The counts of
+/// each reader must be right.
 fn check_readers(
     history: &History,
     tool: &str,

@@ -7,7 +7,7 @@ use crate::payload::Identity;
 use crate::story::{Channel, How, Shape, Start, Waiting, Whom, gate_name};
 use anyhow::Result;
 
-/// Each publisher of files whose number is a multiple of this number opens its channel without gates.
+/// Without a daemon, each publisher whose number is a multiple of this number opens its channel without gates.
 const WITHOUT_GATES: u32 = 5;
 
 impl World<'_> {
@@ -43,7 +43,7 @@ impl World<'_> {
         Ok(self.order(Whom::Reader(who), Order::Get { place, channel, first, times, pause_us })?.is_some())
     }
 
-    /// Makes all readers that are free receive, so that no gate refuses the last messages for a reader that does nothing.
+    /// Lets all idle readers receive. Otherwise, a gate of an idle reader could refuse the last messages.
     pub(super) fn read_behind_gates(&mut self) {
         if self.channels.iter().all(|channel| channel.shape.is_none()) {
             return;

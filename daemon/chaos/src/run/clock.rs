@@ -1,4 +1,4 @@
-//! The wall clock of the programs of a story, which steps set.
+//! The wall clock that the programs of a story read. Steps set this clock.
 
 use anyhow::Result;
 use std::fs::{self, File, Permissions};

@@ -54,7 +54,7 @@ pub(super) struct Daemon {
     pub(super) through: Vec<String>,
     pub(super) channels: Vec<Configured>,
     pub(super) is_stopped: bool,
-    /// The start time of the present process, later by the time for which the process was stopped.
+    /// The start time of the present process, plus the time for which the process was stopped.
     since: Instant,
     /// The time for which the process had run when it was stopped.
     ran: Duration,

@@ -68,7 +68,7 @@ impl World<'_> {
         }
     }
 
-    /// Tests a failed attempt to make a channel. If an empty folder was there before, it must still be there after the attempt.
+    /// Tests a failed attempt to make a channel. An empty folder with the channel's name must still exist after the attempt.
     pub(super) fn misopen(&mut self) -> Result<bool> {
         let (dir, channel) = (self.channels_dir(), SPARE.to_owned());
         let folder = dir.join(SPARE);

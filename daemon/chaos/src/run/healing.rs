@@ -168,8 +168,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Some stories let the publishers that still have their channel publish once more. The readers must get these messages. In the other
-    /// stories, the last publisher sends the first message after all faults.
+    /// In some stories, lets each publisher that still has its channel publish once more. The readers must get these messages. In the
+    /// other stories, the last publisher sends the first message after all faults.
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
         // If a wire lost a message, it arrives only after the far host has repaired the loss.

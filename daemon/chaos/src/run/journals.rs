@@ -27,7 +27,7 @@ pub(super) struct Recorder {
     /// The number of the recorder's directory. After the channel restarts, the recorder gets another directory.
     dir: u32,
     is_doomed: bool,
-    /// The pipe through which it writes its words, in a story of limits.
+    /// The pipe through which the recorder writes its output, in a story of limits.
     piped: Option<Piped>,
 }
 

@@ -296,8 +296,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Returns the path of a channel that does not exist yet, if a failed opening must not make a part of it. Returns `None` if other actors
-    /// are busy, because they could make the channel.
+    /// Returns the path of a channel, if a failed opening must not leave a part of the channel there. Returns `None` if the channel exists
+    /// or a daemon runs. Also returns `None` if other actors are busy, because they could make the channel.
     pub(super) fn is_to_be_made(&mut self, channel: &str) -> Option<PathBuf> {
         let is_of_files = self.limited.as_ref().is_some_and(|limited| limited.setup.files);
         let mut actors = self.publishers.iter_mut().chain(&mut self.readers).flatten();

@@ -1,7 +1,7 @@
 //! The runner: plays a story with real processes in a separate directory, and leaves the logs for the oracle.
 //!
-//! The runner carries out one step after the other. If a step gives an order to an actor, the runner waits for the actor's answer. After
-//! the step `race`, the runner does not wait for the next step, so a further step begins while the actor is still busy.
+//! The runner carries out one step after the other. If a step gives an order to an actor, the runner waits for the actor's answer. If
+//! the previous step was `race`, the runner does not wait for this answer. So the next step begins while the actor is still busy.
 
 mod actors;
 mod boards;

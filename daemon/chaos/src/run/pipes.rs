@@ -1,4 +1,5 @@
-//! Pipes for the logs and the words of processes under limits. A limit on file sizes does not apply to a pipe.
+//! Pipes for the logs and the stderr of processes under limits. A limit on file sizes does not apply to a
+//! pipe.
 
 use anyhow::{Context, Result};
 use std::fs::File;

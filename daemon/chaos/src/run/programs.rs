@@ -20,7 +20,7 @@ pub struct Programs {
     pub testees: Vec<String>,
     /// The corrected mistake that is planted again, if any. Then the programs must have been built with `--cfg shmcast_faults`.
     pub fault: Option<String>,
-    /// The pipes through which processes under limits write their logs and words. `None` for plain files.
+    /// The pipes through which processes under limits write their logs and stderr. `None` for plain files.
     pub pipes: Option<Pipes>,
     /// The wall clock that the programs have. `None` for the true one.
     pub clock: Option<Clock>,

@@ -120,7 +120,7 @@ impl World<'_> {
         self.signal_actor(reader, Signal::SIGSTOP)?;
         self.ask(&mut publisher, publish(5))?;
         self.kill_actor(publisher)?;
-        // A daemon that has not told the reader within this time tells it later.
+        // Within this time, the daemon can notice the death while the reader is stopped. A slower daemon tells the reader later.
         std::thread::sleep(NOTICE);
         self.signal_actor(reader, Signal::SIGCONT)?;
         give_time(reader.pid());

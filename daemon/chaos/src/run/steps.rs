@@ -284,8 +284,9 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Called when a daemon's descriptors have been limited. A young daemon then might have no free descriptors for programs that attach
-    /// again, and their rings can be lost. Writes to the story's log that the channels of all young daemons may restart at sequence 1.
+    /// Writes to the story's log that the channels of all young daemons may restart at sequence 1. Called when a daemon's descriptors have
+    /// been limited, because a young daemon might then have no free descriptors for programs that attach again. The rings of these programs
+    /// can be lost.
     fn note_shut_out(&mut self) -> Result<()> {
         let is_young = |daemon: &Daemon| !daemon.keeps() && daemon.is_young();
         let young = self.daemons.iter().filter(|daemon| is_young(daemon)).flat_map(|daemon| &daemon.channels);
@@ -469,7 +470,7 @@ fn tree(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the order for a step that consists only of this order.
+/// If a step consists of a single order to an actor, returns the actor and the order.
 fn order_of(step: &Step) -> Option<(Whom, Order)> {
     let (publisher, reader) = (Whom::Publisher, Whom::Reader);
     Some(match *step {

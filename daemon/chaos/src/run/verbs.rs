@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// A command that needs longer is interrupted.
+/// A command that needs longer than this time is interrupted.
 const LONG: Duration = Duration::from_millis(1500);
 /// The time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -74,7 +74,8 @@ impl World<'_> {
         command.stdin(Stdio::null()).stdout(out_pipe).stderr(err_pipe);
         let started = Instant::now();
         let mut child = command.spawn().context("start a command")?;
-        // The command's copies of the pipes must be the only ones.
+        // `command` has copies of the pipes' ends. Without this call, the pipes would stay open
+        // after the child's end.
         drop(command);
         let mut was_interrupted = false;
         let status = loop {

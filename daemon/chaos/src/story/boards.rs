@@ -4,7 +4,7 @@ use super::{Change, Channel};
 use crate::keys::Keys;
 use serde::{Deserialize, Serialize};
 
-/// A board, on which the last message of each key is. `keys.rs` says which bytes of a message are its key.
+/// A board, which has the last message of each key. `keys.rs` says which bytes of a message are its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Board {
     /// The number of keys for which there is room.
@@ -80,7 +80,8 @@ impl Channel {
 }
 
 impl Shape {
-    /// Changes the board or the gates. Each change leads to another one, and after some changes there are none.
+    /// Changes the board or the gates. Repeated changes lead from none to different boards or gates, and then
+    /// back to none.
     fn change(&mut self, change: Change, keys: Keys) {
         let least = keys.end as u32;
         match (change, self.board, &self.gates[..]) {

@@ -84,8 +84,8 @@ pub(crate) struct Log {
     /// Whether a single server keeps the stream. Only in this case does an append give the name of the previous entry
     /// ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,
-    /// The number of the log's last entry, as a server named it when it last refused an append. 0 if no append was refused since the log's
-    /// end was last read.
+    /// The number of the log's last entry according to the last refusal of an append. 0 if no append was refused since the log's end was
+    /// last read.
     stores_after: Arc<AtomicU64>,
 }
 
@@ -102,8 +102,8 @@ fn is_decided(info: &Info) -> bool {
     info.cluster.as_ref().is_none_or(|cluster| cluster.leader.as_ref().is_some_and(|name| !name.is_empty()))
 }
 
-/// Returns the number of the first entry of a new stream. The number comes from the clock, and grows by 1024 per millisecond. An earlier
-/// stream had fewer entries in that time, so all its numbers are lower.
+/// Returns the number of the first entry of a new stream. The number comes from the clock, and grows by 1024 per millisecond. All numbers
+/// of an earlier stream are lower, because the stream got fewer entries per millisecond.
 fn first_number() -> u64 {
     (wall_ns() / 1_000_000) << 10
 }
@@ -160,7 +160,7 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     if nats.servers.iter().all(ServerAddress::is_tls) {
         options = options.require_tls(true);
     }
-    // The client gets addresses without accounts, so that no error of its own can show one.
+    // The client gets addresses without accounts, so that no error of the client can show an account.
     let addresses: Vec<String> = nats.servers.iter().map(ToString::to_string).collect();
     for tries in 1.. {
         match options.clone().connect(&addresses[..]).await {
@@ -217,8 +217,8 @@ impl Log {
             return Err(EngineError::BlockTooLarge { block: nats.block_bytes, most });
         }
         let context = context::ContextBuilder::new().ack_timeout(nats.ack()).timeout(REQUEST);
-        // Appends that nobody waits for any more still count against the limit until they time out. An append above the limit is refused
-        // and does not wait, because the thread that would wait is the one that takes the answers.
+        // An append that the sender has given up still counts against this limit until the append times out. An append above the limit must
+        // fail without a wait, because the thread that would wait is the thread that takes the answers.
         let context = context.max_ack_inflight(8 * nats.in_flight + 64).backpressure_on_inflight(false);
         let context = match &nats.domain {
             Some(domain) => context.domain(domain).build(client.clone()),
@@ -226,7 +226,7 @@ impl Log {
         };
         let (name, subject) = (nats.stream_of(&spec.channel), nats.subject_of(&spec.channel));
         let stream = context.get_stream_no_info(&name).await.map_err(|e| refused(&name, sentence(&e)))?;
-        // The stream copies the context's time limit for its requests. Appends can take longer.
+        // The stream has copied the context's time limit for its own requests. Appends use the context, and can take longer.
         let mut context = context;
         context.set_timeout(REQUEST.max(nats.ack()));
         let takes_open = spec.takes_open();
@@ -246,7 +246,7 @@ impl Log {
         })
     }
 
-    /// Opens blocks with the keys of this moment.
+    /// Returns an opener that has the present keys.
     pub(crate) fn opener(&self) -> Opener {
         Opener::new(self.keys.ring(), self.takes_open)
     }
@@ -389,7 +389,8 @@ impl Log {
         let state = self.state().await?;
         let sequence = state.last_sequence;
         let mut last = Last::new(sequence);
-        // Each of several servers counts entries that have not reached the others yet, so its number proves nothing.
+        // If several servers keep the stream, a server also counts entries that have not reached the other servers yet. So its number
+        // proves nothing.
         let number = self.stores_after.swap(0, Ordering::Relaxed);
         last.stores_after =
             Some(number).filter(|number| *number > 0 && self.is_alone.load(Ordering::Relaxed));
@@ -463,12 +464,12 @@ impl Log {
     pub(crate) async fn want(&self, want: Want) -> Option<Bytes> {
         let subject = format!("{}.want", self.subject);
         let asked = self.client.request(subject, Bytes::copy_from_slice(&want.encode()));
-        // The client's own limit begins when the connection has taken the request.
+        // The client's own time limit begins only when the connection has accepted the request, so this wait needs another limit.
         tokio::time::timeout(2 * REQUEST, asked).await.ok()?.ok().map(|answer| answer.payload)
     }
 }
 
-/// The trouble that an append met.
+/// Returns the kind of trouble that an append's error means.
 pub(crate) fn trouble_of(error: &PublishError) -> Trouble {
     match error.kind() {
         PublishErrorKind::WrongLastSequence | PublishErrorKind::WrongLastMessageId => Trouble::Refused,

@@ -1,4 +1,4 @@
-//! The streams that a log has had.
+//! Finds out whether the log has blocks of a stream.
 
 use super::{Log, MOST_DAMAGED};
 use crate::proto::block::{Head, Stream, parse};

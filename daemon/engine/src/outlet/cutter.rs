@@ -53,11 +53,11 @@ pub(super) struct Cutter {
     large: Option<Large>,
     /// The next sequence of the ring.
     due: u64,
-    /// Lost sequences before this one have been counted.
+    /// The losses of all sequences before this one have been counted.
     counted_to: u64,
-    /// A moment of the ring's clock.
+    /// The ring's clock and the wall clock, read at the same moment.
     moment: Option<Moment>,
-    /// The wall clock of the message that is taken now, if it comes from the journal.
+    /// The publish time of the message that is being taken, if the message comes from the journal.
     past_ns: Option<u64>,
     pub(super) messages: u64,
     pub(super) messages_missed: u64,
@@ -101,8 +101,9 @@ impl Cutter {
         self.moment = Some(self.moment.map_or_else(|| Moment::now(clock), |moment| moment.on(clock)));
     }
 
-    /// Takes up to `most` events from the journal, and ends as [`take`](Self::take) says. Returns the number of events, and the event that
-    /// the thread must handle. Messages get the times in the journal, because the journal can have messages of an earlier boot.
+    /// Takes up to `most` events from the journal. Stops early if [`take`](Self::take) returns `Break`. Returns the number of events, and
+    /// the event that the thread must handle. Messages get the times in the journal, because the journal can have messages of an earlier
+    /// boot.
     #[cold]
     pub(super) fn take_past(
         &mut self,
@@ -139,7 +140,7 @@ impl Cutter {
     }
 
     /// Drops the waiting blocks and the waiting large message that end before the sequence `first`, and keeps the others. Call this if the
-    /// ring cannot be read again. If the cutter lacks the next sequences from `first` on, it records them as lost.
+    /// ring cannot be read again. If the first kept block or message begins after `first`, records the sequences between as lost.
     pub(super) fn keep_from(&mut self, first: u64) {
         self.cuts.retain(|cut| cut.first >= first || cut.first + u64::from(cut.count) > first);
         self.large = self.large.take().filter(|large| large.sequence >= first);
@@ -293,8 +294,8 @@ impl Cutter {
         self.cuts.push_back(Cut::end(self.due));
     }
 
-    /// Returns how many of the sequences `due..next` are not counted as lost yet. After a failed append the same gap is found again, and
-    /// must not be counted twice.
+    /// Returns how many of the sequences `due..next` have not been counted yet, and notes that they are counted now. After a failed
+    /// append, the cutter finds the same gap again, and must not count it twice.
     fn not_counted(&mut self, next: u64) -> u64 {
         let from = self.due.max(self.counted_to);
         self.counted_to = self.counted_to.max(next);

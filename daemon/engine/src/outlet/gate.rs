@@ -1,4 +1,4 @@
-//! The gate of the thread that reads the ring. The publisher waits for this gate.
+//! The gate through which the thread reads the ring. At this gate, the publisher waits for the thread.
 //!
 //! A bridge that waits for another writer stores nothing in the log. Meanwhile the bridge's own publisher must not wait for the bridge, so
 //! the bridge releases the gate. When the bridge continues to write, it takes the gate again. If another reader has taken the gate by then,
@@ -18,7 +18,7 @@ impl Outlet {
     }
 
     /// Releases the gate while another bridge writes the stream. If the channel has left this ring, keeps the gate, because no publisher
-    /// waits for it any more.
+    /// waits at it any more.
     pub(super) fn look_at_gate(&mut self, now_ns: u64) {
         let is_gated = self.spec.gate().is_some() && !self.lacks_gate();
         let Some(ring) = self.subscriber.as_ref().filter(|_| is_gated && now_ns >= self.retry_ns) else {
@@ -28,7 +28,7 @@ impl Outlet {
             self.retry_ns = now_ns + RETRY_NS;
             let of_ring = ring.header().stream;
             let channel = self.channel.clone().start(Start::Sequence(ring.next_sequence()));
-            // If the channel has disappeared, no publisher waits for its gate either, so the gate can stay.
+            // If the channel has disappeared, no publisher waits at the gate, so the gate can stay.
             if let Ok(Attached { subscriber, parks }) = attach(&channel, choice_of(self.spec.wait).mode)
                 && subscriber.header().stream == of_ring
             {
@@ -37,12 +37,12 @@ impl Outlet {
         }
     }
 
-    /// Continues to read at the sequence `first`, in the ring that is read. If this ring does not have the sequence, or has no gate,
-    /// attaches again, because the channel's journal might have the sequence. The publisher waits for a bridge that attached again only
-    /// after the bridge has caught up.
+    /// Continues to read the present ring at the sequence `first`. If this ring does not have the sequence, attaches again, because the
+    /// channel's journal might have it. Also attaches again if the spec has a gate and the bridge has none now. After that, the publisher
+    /// waits for the bridge only when the bridge has caught up.
     ///
-    /// An earlier mistake: the bridge attached by name without a look at the stream. If the channel had been made anew, the messages of
-    /// the new ring went into the log under the session of the earlier one.
+    /// An earlier mistake: the bridge attached by name, and did not compare the streams. If the channel had been created again, messages of
+    /// the new ring went into the log under the session of the earlier ring.
     pub(super) fn read_from(&mut self, first: u64) -> Result<(), ChannelError> {
         let (is_replaced, lacks_gate) = (self.has_other_ring(), self.lacks_gate());
         let is_gated = self.spec.gate().is_some() && !lacks_gate;
@@ -50,8 +50,8 @@ impl Outlet {
         let of_ring = ring.header().stream;
         // A subscriber that reads the journal has no position in the ring, and cannot keep a gate.
         let mut goes_on = |from: u64| ring.seek(from).is_ok() && (!is_gated || ring.position() > 0);
-        // The beginning of a session can stand between the message before `first` and `first`. So the subscriber reads on from the earlier
-        // message, if it can.
+        // The event that begins a session can lie between the message `first - 1` and the message `first`. So the subscriber continues at
+        // `first - 1`, if the ring has this message.
         if (!lacks_gate || is_replaced) && (first > 1 && goes_on(first - 1) || goes_on(first)) {
             return Ok(());
         }

@@ -28,9 +28,9 @@ pub(super) fn identity_of(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
 }
 
 /// Returns the first sequence of a session in a ring. The ring might also have messages of the previous session. `end` is the sequence after
-/// the ring's last message, or an earlier one.
+/// the ring's last message, or an earlier sequence.
 ///
-/// An earlier mistake: the function asked the ring for its unread messages. Their number can be too low, and messages of the session before
+/// An earlier mistake: the function asked the ring for its unread messages. This number can be too low. Messages of the previous session
 /// were then sent in the next session.
 pub(super) fn first_of(mut ring: Subscriber, session: Session, end: u64) -> u64 {
     let mut first = ring.next_sequence();
@@ -64,8 +64,8 @@ impl Outlet {
         }
     }
 
-    /// Called after the publisher has overtaken this thread. Goes back to the oldest message in the ring that was not read yet, and returns
-    /// its sequence.
+    /// Goes back to the oldest unread message that the ring still has, and returns its sequence. Call this when the publisher has overtaken
+    /// this thread, and the subscriber has continued at `next`. If the thread cannot go back, returns `next`.
     ///
     /// The subscriber itself skips more messages, up to half of the ring, if the publisher is fast. After a burst, these messages are still
     /// in the ring. Without this function, they would be reported as lost for no reason.
@@ -73,7 +73,7 @@ impl Outlet {
         let oldest = self.channel.clone().page(false).history(History::Never).start(Start::Oldest).open();
         let oldest = oldest.map_or(next, |ring| ring.next_sequence()).max(self.cutter.due());
         let Some(subscriber) = self.subscriber.as_mut().filter(|_| oldest < next) else { return next };
-        // If the channel has another ring by now, or the ring has overwritten the message, the place no longer exists.
+        // The seek fails if the channel has another ring by now, or if the ring has overwritten the message.
         match subscriber.seek(oldest) {
             Ok(()) => subscriber.next_sequence().min(next),
             Err(_) => next,
@@ -81,7 +81,7 @@ impl Outlet {
     }
 }
 
-/// Returns a number that no other sender has.
+/// Returns a random number, which identifies a sender or its answers.
 pub(crate) fn random() -> Result<u64, BridgeError> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| BridgeError::Start(io::Error::other(e)))?;

@@ -1,7 +1,7 @@
 //! The thread that answers requests for missing messages. It reads the messages from the ring or from the channel's journal.
 //!
-//! The thread has a short queue and uses at most half of a CPU, so a flood of requests does not delay the feed. If the queue is full, the
-//! thread drops a request, and the reader sends this request again.
+//! The thread has a short queue and uses at most half of a CPU, so a flood of requests does not delay the feed. If the queue is full, a new
+//! request is dropped, and the reader sends this request again.
 
 use async_nats::Subject;
 use shmcast::journal::Cause;
@@ -25,7 +25,7 @@ use crate::state::SendState;
 
 /// Greatest number of waiting requests.
 pub(crate) const MOST_WAITING: usize = 64;
-/// The longest time that the disk can take for one answer.
+/// The longest time for which the thread searches for the messages of one answer, and the longest pause after an answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The thread checks at least this often whether the sender has ended.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -71,7 +71,8 @@ impl Mending {
 /// Makes a block that begins with the first requested sequence that this host has. Returns `None` if this host has none of the requested
 /// sequences, if these are not published yet, or if the search takes too long. Another sender might have the messages.
 ///
-/// Also returns `None` if the channel no longer has the stream `of_ring`. Its sequences then belong to other messages.
+/// Also returns `None` if the channel no longer has the stream `of_ring`. In the channel's new stream, the same sequences belong to other
+/// messages.
 fn cut_for(channel: &SubscriberBuilder, of_ring: StreamId, want: &Want, block_bytes: usize) -> Option<Cut> {
     let mut past = channel.clone().page(false).start(Start::Sequence(want.first)).open().ok()?;
     if !past.header().stream.is(of_ring) || want.first >= past.next_sequence() + past.lag() {
@@ -116,7 +117,8 @@ fn cut_for(channel: &SubscriberBuilder, of_ring: StreamId, want: &Want, block_by
                 return (from..=to).contains(&first).then(|| Cut::gap(first, to));
             }
             event if is_end(&event) || !packing.is_empty() => break,
-            // Another sender might have the messages that this ring has lost. A request for any message gets the next message of this ring.
+            // This ring has lost the message, but another sender might have it. If the request allows later messages, the answer begins
+            // with the next message of this ring.
             Event::Lapped(Lapped { resumed_at: next, .. }) if next <= want.last() => first = next,
             Event::Lost { to, .. } if to < want.last() => first = to + 1,
             Event::Lapped(_) | Event::Lost { .. } => break,

@@ -59,9 +59,9 @@ pub(crate) struct Outlet {
     channel: SubscriberBuilder,
     /// `None` while the channel is gone.
     subscriber: Option<Subscriber>,
-    /// Whether all messages of the ring were read, and the channel has left this ring. The thread attaches again after all of these
-    /// messages are in the log. A subscriber of a daemon's channel moves to the next ring by itself. It is then dropped, because it can no
-    /// longer read this ring.
+    /// Whether the channel has left this ring, and all messages of the ring were read. When all these messages are in the log, the thread
+    /// attaches again. If a daemon owns the channel, the subscriber moves to the next ring by itself. The thread then drops the
+    /// subscriber, because it can no longer read this ring.
     is_ring_over: bool,
     parks: bool,
     is_new: bool,
@@ -91,8 +91,8 @@ pub(crate) struct Outlet {
     end_ns: Option<u64>,
 }
 
-/// Chooses how the thread of an end waits. With [`WaitMode::Auto`], the thread always blocks, because each of its sleeps is shorter than
-/// the time that a server needs for an answer.
+/// Chooses how the thread of an end waits. With [`WaitMode::Auto`], the thread always blocks: a server needs longer for an answer than
+/// the thread needs to wake up.
 pub(crate) fn choice_of(wait: WaitMode) -> Choice {
     Choice::or_block(wait, "the way through servers takes longer than a sleep")
 }
@@ -304,7 +304,7 @@ impl Outlet {
         self.writer.state() == State::Run && self.writer.in_flight() == 0 && !self.cutter.has_any()
     }
 
-    /// Packs the ring's new messages into blocks, and appends them. Returns whether there were any.
+    /// Packs the ring's new messages into blocks, and appends them. Returns whether the ring had any event.
     fn drain_ring(&mut self) -> Result<bool, String> {
         let mut found = 0;
         while found < EVENTS_PER_TURN {
@@ -318,7 +318,8 @@ impl Outlet {
             let messages = cutter.messages;
             let taken = if subscriber.is_in_ring() {
                 cutter.set_clock(subscriber.clock());
-                // If the publisher laps the batch, the rest of the batch comes from the journal of the same ring, and has the same clock.
+                // If the publisher laps this subscriber within the batch, the rest of the batch comes from the journal of the same ring,
+                // and has the same clock.
                 subscriber.recv_batch(EVENTS_PER_TURN - found, |event| {
                     cutter.take(event).map_break(|said| news = said)
                 })
@@ -426,7 +427,7 @@ impl Outlet {
         }
         let limit = if self.writer.in_flight() > 0 { limit.min(LOOK_FOR_ANSWERS) } else { limit };
         let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
-        // While the subscriber reads the journal, a wait for its next event would not return the event's time.
+        // `recv_deadline` does not return the times of messages from the journal, so it is called only for messages in the ring.
         let Some(subscriber) = self.subscriber.as_mut().filter(|ring| looks && ring.is_in_ring()) else {
             self.idle.wait(now_ns, limit);
             return Ok(());

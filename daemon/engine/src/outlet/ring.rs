@@ -1,7 +1,8 @@
-//! The ring that is sent, and the place in it.
+//! The ring that the thread sends, and the sequence at which the thread reads the ring.
 //!
-//! A channel that is made anew has another ring, and another stream. The thread first writes the rest of the earlier ring, from that ring,
-//! and then begins the next session. So an attachment by name is used only if it has the stream that the log continues.
+//! If a channel is created again, it has another ring and another stream. The thread first sends the rest of the earlier ring, and then
+//! begins the next session. An attachment by name leads to the new ring. So the thread uses such an attachment only if the attachment has
+//! the stream that the log continues.
 
 use shmcast::{ChannelError, History, LocateError, Start, Subscriber};
 use shmcast_bridge::egress::{Attached, attach};
@@ -38,10 +39,11 @@ impl Outlet {
         })
     }
 
-    /// Whether the log's last block has the channel's present stream, and this writer still has an earlier one. In this case another sender
-    /// has written that block, and the log takes nothing of the earlier stream any more.
+    /// Whether the log's last block belongs to the channel's present stream, while this writer still writes an earlier stream. Another
+    /// sender has then written this block, so the log accepts no more messages of the earlier stream.
     ///
-    /// An earlier mistake: a sender that waited ended with the error of two publishers when its channel was made anew.
+    /// An earlier mistake: when a channel was created again, a sender that waited ended with the error that two publishers write one
+    /// channel.
     pub(super) fn is_left_behind(&self, last: &Last) -> bool {
         let Some(head) = last.head.filter(|head| head.stream != self.writer.stream()) else { return false };
         let newest = self.open_by_name().ok().and_then(|newest| identity_of(&self.spec, &newest).ok());
@@ -79,12 +81,12 @@ impl Outlet {
         self.is_ring_over = false;
         self.cutter.clear();
         self.cutter.set_due(first);
-        // The ring delivers the beginning of a session only once.
+        // The ring delivers the beginning of a session only once, so the noted session is kept if it begins here.
         let session = self.writer.session();
         self.next_session = self.next_session.filter(|(begun, next)| *next == first && *begun != session);
         let here = self.subscriber.as_ref().map(Subscriber::next_sequence);
         if here == Some(first) && !self.lacks_gate() {
-            // The ring delivers an end only once, and the log might lack this end.
+            // The ring delivers an end only once. The log might lack the block for this end, so this block is made again.
             self.end = if self.end == End::None { End::None } else { End::Read };
         } else {
             self.end = End::None;
@@ -138,8 +140,8 @@ impl Outlet {
 
     /// Begins the ring's next session. Call this after all messages of the present session are in the log.
     pub(super) fn begin_next_session(&mut self) {
-        // The writer then has this session, so the session begins only once. The writer requests the log's end, and continues to read from
-        // there.
+        // `begin` gives the session to the writer, so the session begins only once. The writer then requests the log's end, and the thread
+        // continues to read from there.
         if let Some((session, _)) = self.next_session
             && session != self.writer.session()
         {

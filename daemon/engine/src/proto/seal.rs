@@ -3,8 +3,8 @@
 //! Each writer has a key of its own, derived from the group's key and the writer's random number. The nonce is the block's number. A writer
 //! never uses a number twice, not even for a block that it cuts again.
 //!
-//! Without the group's key, an operator of the servers can neither read nor forge blocks. The operator can repeat or reorder blocks, and
-//! readers detect this by the sequences.
+//! Without the group's key, an operator of the servers can neither read the bodies of blocks nor forge blocks. The operator can repeat or
+//! reorder blocks, and readers detect this by the sequences.
 
 use shmcast_bridge::proto::native::container::SEAL_BYTES;
 use shmcast_bridge::proto::native::keys::{GroupKey, Keyring};
@@ -13,7 +13,7 @@ use shmcast_bridge::proto::native::seal::SenderKey;
 use super::block::{Body, Cut, Damaged, HEAD_BYTES, Head, body_of, parse, stamp};
 
 const SALT: &[u8] = b"shmcast-engine-1";
-/// The place of a block's own CRC, which no seal covers.
+/// The bytes of the block's own CRC, which no seal covers.
 const CRC: std::ops::Range<usize> = 52..56;
 /// Number of writers whose keys are kept.
 const MOST_WRITERS: usize = 8;
@@ -69,7 +69,7 @@ fn finish(head: Head, sealer: &Sealer, block: &mut Vec<u8>) -> u32 {
     stamp(block)
 }
 
-/// A writer whose seal has matched.
+/// A writer, and the key that was derived for this writer from a group's key.
 #[derive(Debug)]
 struct Known {
     writer: u64,
@@ -134,7 +134,7 @@ impl Opener {
         self.known.len() - 1
     }
 
-    /// Returns the head of a block that is valid. Without keys, seals are not checked.
+    /// Checks a block, and returns its head. Without keys, the seal is not checked.
     ///
     /// # Errors
     /// [`Damaged`].

@@ -43,8 +43,8 @@ pub struct Want {
 }
 
 impl Want {
-    /// Makes a request for the first message of `first..=last` that the writer has. Of a longer range, the request covers only the first
-    /// `u32::MAX` sequences.
+    /// Makes a request for the first message of `first..=last` that the writer has. If the range has more than `u32::MAX` sequences, the
+    /// request covers only the first `u32::MAX` of them.
     pub fn any(session: Session, first: u64, last: u64) -> Want {
         let count = u32::try_from(last.saturating_sub(first) + 1).unwrap_or(u32::MAX);
         Want { session, first, wanted: Wanted::Any(count) }

@@ -20,13 +20,14 @@ fn length(counter: u32) -> usize {
     first(0, counter).length(Sizes::Line, LARGEST)
 }
 
-/// Returns the key of message `counter`, if it has one, and whether the message removes it.
+/// Returns the key of message `counter`, and whether the message removes this key. Returns `None` if the message has no key.
 fn key(counter: u32) -> Option<(u32, bool)> {
     let length = length(counter);
     (length >= KEYS.end).then(|| (KEYS.number(first(0, counter)), length == KEYS.end))
 }
 
-/// Returns the newest message of each key on the board below `end`, in their order. Message `counter` has the sequence `counter + 1`.
+/// Returns the counters of the board's messages, in ascending order, when the messages below `end` have been published. Message
+/// `counter` has the sequence `counter + 1`.
 fn board(end: u32) -> Vec<u32> {
     let mut newest = BTreeMap::new();
     for counter in 0..end {
@@ -103,7 +104,7 @@ fn a_whole_board_is_right_and_each_mistake_in_one_is_found() {
     let mut counted = whole_board();
     counted[0] = newest(board(COUNT)[0], 1);
     assert_found(&begins_with(counted), "false_conflated");
-    // The board of an earlier time has an old message of some key, and was not the newest board any more.
+    // An earlier state of the board has an older message of some key. The reader must not begin with this state.
     let early = (COUNT - 20..COUNT).find(|end| board(*end)[0] != board(COUNT)[0]).unwrap_or(COUNT - 1);
     let old = board(early).into_iter().map(|counter| newest(counter, 0)).chain([live()]).collect();
     assert_found(&begins_with(old), "old_value");
@@ -114,7 +115,7 @@ fn a_whole_board_is_right_and_each_mistake_in_one_is_found() {
     assert_found(&begins_with(vec![newest(without_key, 0), live()]), "without_key");
 }
 
-/// Returns the messages with which a reader that was due at sequence 1 skips all messages.
+/// Returns the events of a reader that expects sequence 1 and skips all messages: the newest message of each key, a lap, and `Live`.
 fn bridged() -> Vec<Fact> {
     let mut of_key: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for counter in 0..COUNT {
@@ -207,7 +208,7 @@ fn laps_of_a_gate_in_force_are_found() {
     assert!(!is_found(&lapped(false, 1)), "the publisher said that it dropped the gate");
 }
 
-/// The lap itself comes when the publisher has said that the gate is in force.
+/// Moves the event of a lap to a time after the publisher's report that the gate is in force.
 fn later(entry: Entry<Fact>) -> Entry<Fact> {
     let at = if matches!(entry.what, Fact::Lapped { .. }) { 500 } else { entry.at };
     Entry { at, ..entry }

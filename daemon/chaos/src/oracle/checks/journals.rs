@@ -147,7 +147,8 @@ fn a_message_that_a_journal_has_with_other_bytes_is_found() {
     assert_found(&judge_past(10, vec![got(1, 0, 0, 10)], kept, Vec::new()), "backwards");
 }
 
-/// A reload gives the channel a new stream, and then the journal of the earlier stream again. So the channel continues after the reserve.
+/// A reload gives the channel a new stream. Later the channel has the journal of the earlier stream again, so its sequences continue
+/// after the reserve of this journal.
 #[test]
 fn a_stream_that_begins_after_its_journal_begins_with_its_first_publisher() {
     let behind = (1 << 32) + 2;

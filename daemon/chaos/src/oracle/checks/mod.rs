@@ -132,7 +132,8 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
-/// Two publishers began the channel at sequence 1, so the channel has two lives. A reader gets an empty message.
+/// Two publishers began the channel at sequence 1, so the channel has two lives. A reader gets an empty message, whose content does not
+/// show its life.
 ///
 /// - If both lives have an empty message with this sequence, the oracle must take the life that the reader reads.
 /// - If only the other life has an empty message with this sequence, the oracle must report that the reader changed lives without an event.
@@ -178,7 +179,7 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     };
     let sought = |to: u32| [Fact::Seeking { to: u64::from(to) + 1 }, Fact::Sought { error: None }];
     assert_eq!(judge(vec![got(0, both), odd(both), got(both + 1, 5)]), Vec::<String>::new());
-    // If the empty message is the first message that is received, the next message shows to which life both belong.
+    // If the reader receives the empty message first, the next message shows to which life both messages belong.
     let [seeking, done] = sought(both);
     assert_eq!(judge(vec![seeking, done, odd(both), got(both + 1, 5)]), Vec::<String>::new());
     assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");
@@ -221,7 +222,7 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
 }
 
 /// A reader got the event of a new epoch, and then seeks within the messages of the new publisher. The reader must not get the event again,
-/// whichever message comes first.
+/// no matter which message it receives first.
 #[test]
 fn an_epoch_is_told_once() {
     let mut next = publishes(1, 11, 2, 0);
@@ -381,7 +382,7 @@ fn a_reader_that_passes_over_messages_at_rest_is_found() {
     assert!(judge_alone("r1", nothing(), Vec::new()).is_empty(), "its publisher may be about to lap it");
 }
 
-/// A receiving bridge that ends with its daemon ends no stream.
+/// When a receiving bridge ends together with its daemon, the stream does not end. So a reader must not get the event of an end.
 #[test]
 fn an_end_that_no_publisher_made_is_found_far_away() {
     let Fact::Subscribing { channel, start, page, history, skip, .. } = subscribing() else { panic!() };

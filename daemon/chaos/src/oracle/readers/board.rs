@@ -1,7 +1,8 @@
-//! Judges what a reader gets from a board: at its start, or when it skips old messages of a key because it is too far behind.
+//! Judges the messages that a reader gets from a board. A reader gets them at its start, or when it is too far behind and skips old
+//! messages of keys.
 //!
-//! Both are an *episode* of events: substitutes for forgotten removals, the newest messages of keys, a lap for messages that the board does
-//! not replace, and then `Live`.
+//! In both cases, the reader gets an *episode* of events: messages that stand for forgotten removals, the newest messages of keys, a lap
+//! for messages that the board does not replace, and then `Live`.
 
 use super::Cursor;
 use crate::log::{Entry, Fact, Time};
@@ -28,7 +29,7 @@ pub(super) struct Episode {
     newest: Vec<Newest>,
     forgotten: Vec<u32>,
     missed: u64,
-    /// The sequence at which the reader continues in the ring. `None` if the log ends before, or the reader sought.
+    /// The sequence at which the reader continues in the ring. `None` if the log has no `Live` at the end of the episode.
     live: Option<u64>,
     /// The time of the last event.
     at: Time,
@@ -37,7 +38,7 @@ pub(super) struct Episode {
 }
 
 impl Episode {
-    /// Returns the episode that begins with the first of these entries, if one does.
+    /// Returns the episode that begins with the first of these entries; `None` if no episode begins there.
     pub(super) fn at(seen: &[Entry<Fact>], is_start: bool, conflates: bool) -> Option<Self> {
         let mut episode = Self { is_start, ..Self::default() };
         let mut lapped_to = None;
@@ -63,7 +64,7 @@ impl Episode {
             }
         }
         let has_messages = !episode.newest.is_empty() || !episode.forgotten.is_empty();
-        // A reader that conflates never reads a journal, so only the board makes it live.
+        // A reader that skips old messages of keys never reads a journal, so its `Live` always ends an episode.
         let is_one = has_messages || episode.live.is_some();
         (is_one && (is_start || conflates)).then_some(episode)
     }
@@ -155,7 +156,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Checks that a reader began with all keys, at a place that is not older than its start.
+    /// Checks that a reader began with the messages of all keys, and that the board was not older than the reader's start.
     fn check_start(
         &self,
         episode: &Episode,
@@ -205,7 +206,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Checks the messages that a reader got in place of those from `due` to `live - 1`.
+    /// Checks the messages that a reader got in place of the messages from `due` to `live - 1`.
     fn check_left_out(
         &self,
         episode: &Episode,

@@ -51,12 +51,14 @@ impl Cursor<'_> {
         self.has_restarted && self.is_first && self.expected == 0 && !self.reader.far
     }
 
-    /// Whether a stream can begin at this sequence: at 1, or after a journal, where its first publisher began.
+    /// Whether a stream can begin at this sequence. A stream begins at 1 or, after a journal, at the first sequence of one of its
+    /// publishers.
     pub(super) fn begins_at(&self, sequence: u64) -> bool {
         sequence == 1 || self.history.on(&self.reader.channel).any(|p| p.next == sequence)
     }
 
-    /// Returns the sequence at which a promoted host continues. Returns `None` if `at` is this sequence or a later one.
+    /// Returns the sequence at which a promoted host continues. Returns `None` if no host was promoted, or if `at` is not below this
+    /// sequence.
     pub(super) fn promoted(&self, at: u64) -> Option<u64> {
         self.history.deeds.iter().find_map(|entry| match &entry.what {
             Deed::Promoted { channel, to, .. } if *channel == self.reader.channel => {
@@ -78,7 +80,8 @@ impl Cursor<'_> {
         self.history.files || self.history.profile.is_some_and(|profile| !profile.has_daemon())
     }
 
-    /// Whether a publisher closed the channel after the last message. Without a daemon, an end can only come from the publisher itself.
+    /// Whether the channel can end here. Without a daemon, an end can only come from a publisher that closed the channel after the last
+    /// message.
     pub(super) fn is_an_end(&self) -> bool {
         let is_here = |p: &Publication| p.closing.is_some() && p.perhaps() == self.expected;
         !self.is_of_files() || self.expected == 0 || self.history.on(&self.reader.channel).any(is_here)
@@ -92,7 +95,7 @@ impl Cursor<'_> {
         self.history.on(&self.reader.channel).any(|p| held(p) && self.lives.life(p.number) == life)
     }
 
-    /// Whether a lap is allowed. There are two possible causes:
+    /// Whether a lap is allowed. A lap that skips nothing is always allowed. Any other lap has one of two possible causes:
     ///
     /// - The messages from the expected sequence on could have filled half of the ring.
     /// - Another publisher's segment lies between the expected sequence and the reader's new position.

@@ -42,7 +42,7 @@ struct Cursor<'a> {
     /// Whether the channel has restarted since the reader attached.
     has_restarted: bool,
     seeking: u64,
-    /// Whether the reader was lapped, or has sought. Then the counts of left out messages also contain others.
+    /// Whether the reader was lapped, or has sought. If so, the counts of left out messages also include messages that the reader skipped.
     is_inexact: bool,
 }
 
@@ -228,8 +228,8 @@ impl<'a> Cursor<'a> {
             let what = format!("session {identity:?} was told by nobody");
             findings.add(1, "false_session", &self.reader.actor, what);
         }
-        // After a bridge, each session has its own sequences. If no ring is ever lost, the sequences continue, and no message between two
-        // sessions is lost.
+        // After a bridge, each session has its own sequences. But in a story with networks no ring is ever lost, so the sequences
+        // continue, and no message between two sessions is lost.
         if self.reader.far && self.history.net.is_none() {
             let expected = u64::from(self.is_carried());
             (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
@@ -309,7 +309,7 @@ impl<'a> Cursor<'a> {
     fn check_order(&mut self, sequence: u64, name: &str, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         let expected = self.expected;
-        // A reader that joined after messages that became void begins where the next publisher began.
+        // If a reader attached after messages that later became void, its first message is the first message of the next publisher.
         let is_step_back = self.is_first
             && self
                 .history

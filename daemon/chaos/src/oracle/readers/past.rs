@@ -27,8 +27,8 @@ impl Cursor<'_> {
                 format!("{name} was told, {expected} was due, and nothing said why"),
             );
         }
-        // In stories, no power cut happens and no disk fails. So only two other causes remain. A recorder that returns finds only the last
-        // segment. A channel whose memory was lost continues after the reserve.
+        // Stories have no power cut and no failing disk. So besides an overrun, only two causes remain: a recorder that returned found only
+        // the last segment, or a channel whose memory was lost continued after the journal's reserve.
         let is_gone = self.was_overrun(to.saturating_add(1)) || self.is_segmented();
         let is_named = match cause {
             "overrun" | "unrecorded" => is_gone,
@@ -48,14 +48,15 @@ impl Cursor<'_> {
             (to.saturating_add(1), true, false, false);
     }
 
-    /// Whether a reserve can be the cause of a loss from `from` to `next - 1`. A reader can begin between the sequences that were skipped.
+    /// Whether a journal's reserve can be the cause of a loss from `from` to `next - 1`. A reader can also begin within the skipped
+    /// sequences.
     fn is_reserve(&self, from: u64, next: u64) -> bool {
         let begins_within = self.is_first && self.begins_at(next) && self.is_left_out(1, next);
         begins_within || self.is_left_out(from, next)
     }
 
-    /// Whether a restarted channel could have skipped the sequences from `from` to `next - 1` because a journal had reserved them. Then at
-    /// least 2^31 sequences were skipped, and a step of the story can lose the channel's memory.
+    /// Whether a restarted channel could have skipped the sequences from `from` to `next - 1` because a journal had reserved them. If so,
+    /// at least 2^31 sequences were skipped, and a step of the story could lose the channel's memory.
     pub(super) fn is_left_out(&self, from: u64, next: u64) -> bool {
         let may_lose = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(
@@ -89,7 +90,7 @@ impl Cursor<'_> {
     }
 
     fn check_kept(&self, from: u64, to: u64, name: &str, findings: &mut Findings) {
-        // A journal lacks the messages that its recorder did not receive.
+        // The reading of a journal is not judged here, because a journal can lack messages that its recorder did not receive.
         let (Some(life), None) = (self.life, &self.reader.journal) else { return };
         if let Some(kept) = self.kept.first_in(&self.reader.channel, life, from, to) {
             let what = format!("{name} was told, and the journal has {kept}");
@@ -112,7 +113,7 @@ impl Cursor<'_> {
         };
         // A later publisher can have a segment of its own.
         let publication = self.history.on(&self.reader.channel).filter(is_here).max_by_key(|p| p.next);
-        // The messages that were certainly published after this message when the call began.
+        // Whether the messages that were certainly published before the call began had already overwritten this message.
         let is_gone = |p: &&Publication| bytes_between(p, sequence, p.surely_before(since)) > p.capacity;
         if let Some(publication) = publication.filter(is_gone) {
             let what = format!(

@@ -142,7 +142,8 @@ impl World<'_> {
             _ => None,
         };
         match way.trouble {
-            // If the first packet of an answer is lost, nobody can tell which messages the second packet has.
+            // Answers of the server are not lost here: without the first packet of an answer, nobody can tell which messages the second
+            // packet has.
             Trouble::OtherMake => way.wire.set_lines(40, 0, 10),
             _ => way.wire.set(25, 0, 10),
         }

@@ -1,4 +1,4 @@
-//! Ethernet frames with datagrams: computes checksums, and makes frames with other content.
+//! Finds the datagrams in Ethernet frames, computes their checksums, and makes frames with other content.
 
 use anyhow::{Context, Result};
 

@@ -143,7 +143,7 @@ impl Network {
         fs::rename(&part, self.keys_path()).context("write the keys")
     }
 
-    /// Returns the words that begin a command on a host.
+    /// Returns the first words of a command that runs on a host.
     pub(super) fn on(&self, host: usize) -> Vec<String> {
         ["ip", "netns", "exec", &self.names[host]].map(str::to_owned).to_vec()
     }

@@ -153,7 +153,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Makes the head of a block whose body is not known yet. [`Cut::finish`] sets the kind, the sequences and the CRCs.
+    /// Makes the head of a block whose body is not known yet. [`Cut::finish`] sets the kind, the sequences, the key and the block's CRC.
     pub fn new(stream: Stream, session: Session, BlockId { writer, number }: BlockId) -> Head {
         Head {
             kind: Kind::Data,

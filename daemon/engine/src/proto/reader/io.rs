@@ -64,13 +64,13 @@ pub struct ReaderCounters {
     pub blocks: u64,
     /// Blocks that were not valid.
     pub damaged: u64,
-    /// Damaged blocks. Their seal is missing, does not match, or has an unknown key.
+    /// Blocks whose seal is missing, does not match, or has an unknown key. They also count as damaged.
     pub unopened: u64,
     /// Sequences that had arrived before in another block.
     pub repeated: u64,
-    /// Blocks that were not built after the previous block.
+    /// Blocks whose CRC of the previous block does not match the block before them in the log.
     pub chain_breaks: u64,
-    /// The number of times that the reader searched the log for its place.
+    /// The number of times that the reader searched the log for the block that it needs next.
     pub searches: u64,
     /// The number of times that the log's end had moved back.
     pub ends_moved: u64,

@@ -27,7 +27,7 @@ impl Reader {
         self.opener = opener;
     }
 
-    /// Notes that a writer has messages from this block on, although no writer has the first missing message.
+    /// Handles an answer that begins after the first missing message: the writer has only later messages of the hole.
     fn take_hint(&mut self, now_ns: u64, (to, asks): (u64, Asks), head: &Head) {
         let Asks::Any { before } = asks else { return };
         if Some(head.session) == self.session && head.first < before {

@@ -36,11 +36,12 @@ pub use io::{Ask, Delivery, ReaderConfig, ReaderCounters};
 const AGAIN_NS: u64 = 250 * MILLISECOND_NS;
 /// If a request has no answer for this time, it has failed.
 const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
-/// If for this time no writer answers requests for any of the missing messages, the reader searches the log again.
+/// The longest time for which the reader requests any of the missing messages. If no writer answers, the reader then searches the log again.
 const ANY_NS: u64 = 2_000 * MILLISECOND_NS;
 /// For a reader that gives up no messages: the time without an answer after which it searches the log again.
 const PATIENT_NS: u64 = 5_000 * MILLISECOND_NS;
-/// If no block arrives for this time, the last entry is read again. A log that lost its end might have another block under the same number.
+/// If no block arrives for this time, the reader requests the last entry again. The log might have lost this entry, or might have another
+/// block under its number.
 const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +86,7 @@ enum Asks {
     /// The message that is due.
     Due,
     /// Any missing message with a sequence below `before`. `before` is the first sequence after the hole, or a missing sequence that a
-    /// writer has. The reader asks for this if no writer answers requests for the first missing message.
+    /// writer has. The reader sends this request if no writer answers requests for the first missing message.
     Any { before: u64 },
 }
 
@@ -116,7 +117,7 @@ pub struct Reader {
     /// Whether the reader has just searched the log and has received every entry since then. If so, a missing sequence is missing in the
     /// log itself.
     is_certain: bool,
-    /// The number of the log's first entry, when the reader last searched its place.
+    /// The number of the log's first entry at the reader's last search.
     oldest: u64,
     /// Whether the entry before the next one is missing or damaged.
     is_torn: bool,
@@ -243,7 +244,7 @@ impl Reader {
                 return None;
             }
             (Asks::Any { before }, limit_ns) if silent_ns >= limit_ns.unwrap_or(ANY_NS).min(ANY_NS) => {
-                // The copy of the log that was read might have lacked the messages. It might have them by now.
+                // The copy of the log that the reader searched might have lacked the messages. This copy might have the messages by now.
                 self.nobodys = Some((first, before));
                 match is(Mutant::TrustsTheCopy) {
                     true => self.give_up(now_ns, first, to.min(before - 1), sink),
@@ -269,7 +270,7 @@ impl Reader {
         self.search(now_ns);
     }
 
-    /// Searches the log again for the reader's place.
+    /// Starts a new search of the log for the block that the reader needs next.
     fn search(&mut self, now_ns: u64) {
         self.counters.searches += 1;
         self.phase = Phase::Bounds;
@@ -308,8 +309,8 @@ impl Reader {
             return;
         }
         if sequence > self.seen + 1 {
-            // The entries between the last one seen and this one might have been lost on the way. If they are missing a second time, the
-            // log lacks them.
+            // The entries between the last one seen and this entry might have been lost on the way. If the same entries are missing a second
+            // time, the log lacks them.
             let lacking = Some((self.seen + 1, sequence));
             self.is_certain &= self.lacking == lacking;
             self.is_torn = true;
@@ -360,17 +361,18 @@ impl Reader {
 
     /// Handles a block of another session. Returns whether the block is accepted.
     ///
-    /// A channel with a journal keeps its stream over sessions, so its sequences go on. The messages that are missing between the sessions
-    /// are then asked for.
+    /// A channel with a journal keeps its stream when a new session begins, so the sequences continue. The reader then requests the messages
+    /// that are missing between the two sessions.
     ///
-    /// If blocks before this one are missing, a session of another stream might have begun earlier. The reader then asks the writers for its
-    /// first messages. The session of a feed from another host can begin at any sequence, so its first block counts as its beginning.
+    /// If the entry before this block is missing or damaged, the first messages of a new stream might be missing, too. The reader then
+    /// requests the messages of the session from sequence 1 on. The session of a feed from another host can begin at any sequence, so the
+    /// first block that arrives counts as the beginning.
     ///
     /// Earlier mistakes:
     ///
-    /// - The first block always counted as the beginning. Messages that a writer still had were never asked for, and local readers got the
-    ///   gap between the sequences of two sessions.
-    /// - A session that continued the stream was asked for from message 1, so the messages of the whole journal came again.
+    /// - The first block that arrived always counted as the beginning of its session. The reader never requested earlier messages of the
+    ///   session, although a writer still had them. Local readers got an event about a gap between the sequences of the two sessions.
+    /// - The reader requested a session that continued the stream from message 1 on, so the messages of the whole journal arrived again.
     fn meet_session(&mut self, head: &Head, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
         let next = match self.session {
             Some(session) if is_earlier(head.session, session) => {
@@ -390,14 +392,15 @@ impl Reader {
         true
     }
 
-    /// Whether a block's messages could follow the previous session's. They cannot if the sequences have gone back.
+    /// Whether a block's messages could follow the messages of the previous session. They cannot if the block begins below the next
+    /// sequence.
     fn has_grown(&self, head: &Head) -> bool {
         self.next.is_some_and(|next| next <= head.first)
     }
 
-    /// Whether the sequences of a later session begin at 1. They do if its messages were published on the writer's host, in another stream
-    /// than the previous session's. A reader that was restarted might not know the previous stream. Then sequences that have grown count as
-    /// those of the same stream.
+    /// Whether the sequences of a later session begin at 1. They do if the session's messages were published on the writer's host, in
+    /// another stream than the messages of the previous session. A restarted reader might not know the previous stream. If the sequences
+    /// have grown, such a reader assumes that the stream is the same.
     fn is_anew(&self, head: &Head) -> bool {
         let is_own = head.stream != Stream::of_session(head.session);
         is_own && (self.stream.is_some() || !self.has_grown(head))
@@ -448,7 +451,8 @@ impl Reader {
         if parts.sequence != head.first || parts.total != part.total {
             *parts = Parts { sequence: head.first, total: part.total, bytes: Vec::new() };
         }
-        // A writer that restarted begins the message again, with the same bytes.
+        // A restarted writer sends all fragments of the message again, so a fragment can repeat bytes that have arrived. The bytes are the
+        // same.
         if from > parts.bytes.len() {
             return false;
         }

@@ -88,12 +88,14 @@ impl Reader {
         self.halve(now_ns, low, upper)
     }
 
-    /// Checks whether the log still has the last entry that arrived. If so, returns the request for a later entry.
+    /// Checks whether the log still has the last entry that arrived. If so, returns a request for the log's bounds, which show whether the
+    /// log has a later entry.
     fn check_last(&mut self, now_ns: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
         self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
         let is_same = match entry {
             Some((sequence, block)) => {
-                // A different entry under this number does not matter, unless it has the next sequence.
+                // If the log now has another block under this number, this matters only if the block has messages that the reader still
+                // needs.
                 let head = self.opener.head(block);
                 let is_known = |head: Head| self.crc == Some(head.crc) || self.is_before(&head);
                 sequence == self.seen && head.is_ok_and(is_known)
@@ -112,7 +114,7 @@ impl Reader {
         Some((self.round, Ask::Bounds))
     }
 
-    /// Notes the stream of the session that is followed, if the entry is a block of this session.
+    /// If the entry is a block of the session that the reader follows, notes the stream of this session.
     fn note_stream(&mut self, entry: Option<(u64, &[u8])>) {
         let head = entry.and_then(|(_, block)| self.opener.head(block).ok());
         if let Some(head) = head.filter(|head| self.session == Some(head.session)) {
@@ -120,7 +122,7 @@ impl Reader {
         }
     }
 
-    /// Whether a block precedes the one that is due.
+    /// Whether a block comes before the block that the reader needs next.
     pub(super) fn is_before(&self, head: &Head) -> bool {
         match self.session.filter(|session| *session != head.session) {
             Some(session) => is_earlier(head.session, session),

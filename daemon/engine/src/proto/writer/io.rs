@@ -37,8 +37,9 @@ pub struct Last {
     pub id: Option<BlockId>,
     /// The reason why the last valid block cannot be opened; `None` if it can be opened.
     pub unopened: Option<Damaged>,
-    /// The number of the log's last entry, as the server named it when it last refused an append. It differs from `sequence` only if the
-    /// log has lost its end and does not know this. `None` if no append was refused, or if several servers keep the log.
+    /// The number of the log's last entry according to the server's last refusal of an append. This number differs from `sequence` only if
+    /// the log has lost its last entries, and the server still counts them. `None` if no append was refused, or if several servers keep
+    /// the log.
     pub stores_after: Option<u64>,
     /// Whether the last block belongs to another stream, although the log has an earlier block of the writer's stream.
     pub had_ours: bool,
@@ -148,7 +149,7 @@ pub struct WriterCounters {
     pub shut_out: u64,
     /// Sequences that the log had acknowledged and has lost.
     pub lost_by_engine: u64,
-    /// The number of times that the log had less than it had acknowledged.
+    /// The number of times that the log had lost messages that it had acknowledged.
     pub losses: u64,
 }
 

@@ -28,7 +28,7 @@ impl Writer {
         }
         if self.state == State::Run {
             self.look_ns = now_ns + IDLE_LOOK_NS;
-            // An answer from before the newest block says nothing about this block.
+            // If the writer has appended a block since the request, the answer says nothing about that block.
             let is_overtaken = self.looked != self.newest;
             if is_overtaken || (last.sequence, last.crc.unwrap_or(0)) == self.newest {
                 return Ok(());
@@ -99,8 +99,8 @@ impl Writer {
         (self.state, self.is_taken, self.may_follow) = (State::Run, false, false);
         self.look_ns = now_ns + IDLE_LOOK_NS;
         (self.newest, self.had) = ((last.sequence, last.crc.unwrap_or(0)), self.had.max(last.sequence));
-        // The last block is the expected one, and appends after it were refused. So the servers do not know its name: another build stored
-        // it, or they were restarted.
+        // If the last block is the expected one, but the servers refused appends after it, they do not know the block's name. Another
+        // build stored the block, or the servers were restarted.
         let is_nameless = self.refused.0 == self.newest && self.refused.1 > 1 || is(Mutant::NumbersAlone);
         self.newest_id = last.id.filter(|_| !is_nameless);
         self.stores_after = last.stores_after.filter(|number| is_nameless && *number != last.sequence);
@@ -127,9 +127,10 @@ impl Writer {
     ///
     /// The result depends on the sessions:
     ///
-    /// - If this stream's session is later, this stream begins after the other stream.
+    /// - If this stream's session is later, this stream begins in the log after the other stream.
     /// - If this stream's session is not later, but the log never had this stream, this stream gets a session that is later than the other
-    ///   stream's. It then also begins after the other stream. So readers follow this stream, even if this host's clock was wrong.
+    ///   stream's. As soon as the other stream's writer is silent, this stream also begins after the other stream. So readers follow this
+    ///   stream, even if this host's clock was wrong.
     /// - In all other cases the writer refuses.
     fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
         let (ours, theirs) = (self.config.session, head.session);
@@ -151,7 +152,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the writer of another stream in the log is silent. If a packet of that writer arrives during the wait, returns `None`.
+    /// Waits until the writer of another stream in the log is silent. If a pulse or a new block arrives during the wait, returns `None`.
     fn wait_for_other(&mut self, now_ns: u64, head: &Head) -> Option<()> {
         let is_heard = match self.state {
             State::Fenced(heard_ns) => heard_ns > self.met_ns || self.seen != (head.writer, head.number),

@@ -16,15 +16,15 @@
 //! waits until the owner is silent, even if the waiting writer has just started.
 //!
 //! A writer that replaces another one first appends a takeover block. The replaced writer notices the takeover block even if the channel is
-//! idle. After this block, none of the blocks that the replaced writer has in flight can be stored.
+//! idle. The log then refuses the blocks that the replaced writer has in flight. The next paragraph names one exception.
 //!
 //! **Late appends.** An append can reach the log after its writer gave the append up. The log stores such an append only after the expected
 //! previous entry. The two kinds of logs recognize this entry differently:
 //!
 //! - The log of a single server compares the entry's number and name. The number alone is not enough, because a log that lost its end, or
 //!   was removed, uses numbers again.
-//! - A log that several servers keep compares only the number, and never uses numbers again. A second block in flight can be stored there
-//!   after a rival's first block. Readers notice this.
+//! - A log that several servers keep compares only the number, and never uses a number again. If a rival's block takes the number of a
+//!   writer's first block in flight, the log can store the writer's second block after the rival's block. Readers notice this.
 //!
 //! **Repeats.** A writer has only one block for each number. It repeats a block in flight byte for byte, so it does not matter which copy
 //! of the block the log stores.
@@ -56,7 +56,8 @@ pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
 const IDLE_LOOK_NS: u64 = SECOND_NS;
 /// The time for which a writer that was ordered to take over tries to replace a living writer.
 const ORDER_NS: u64 = 2 * SECOND_NS;
-/// The longest time for which it is no error that the log has more messages than the channel. A channel that is a mirror can lag a little.
+/// If the log has more messages than the channel for this time, the writer refuses to write. A shorter time is no error, because the
+/// channel of a mirror can lag a little.
 const AHEAD_NS: u64 = 10 * SECOND_NS;
 
 /// The settings of a writer.
@@ -102,19 +103,18 @@ pub struct Writer {
     polled_ns: u64,
     /// The entry number and the CRC of the newest block, stored or in flight.
     newest: (u64, u32),
-    /// The newest block when the last block was requested.
+    /// The value of `newest` when the log's last block was last requested.
     looked: (u64, u32),
     /// The name of the newest block; `None` if it is unknown to this writer or to the log.
     newest_id: Option<BlockId>,
-    /// The number of the entry after which the log stores the next block. It has a value only if it differs from the number of the last
-    /// entry.
+    /// The entry number that the next append must name, if the log requires another number than that of the last entry.
     stores_after: Option<u64>,
     /// The number and CRC of the block after which appends were refused, and how many appends were refused in a row.
     refused: ((u64, u32), u32),
     /// The highest entry number that the log is known to have stored.
     had: u64,
     window: VecDeque<Flight>,
-    /// The blocks that were in flight when there was trouble.
+    /// The blocks that were in flight at the last [`Trouble`]. They might be appended again.
     kept: VecDeque<Flight>,
     /// Whether the blocks of the window must be appended again.
     is_again: bool,
@@ -136,7 +136,7 @@ pub struct Writer {
     /// The sequence with which this writer began.
     began: u64,
     resume: Option<Resume>,
-    /// The last block that was written by another writer.
+    /// The last block of another writer that this writer has seen: the writer's number and the block's number.
     seen: (u64, u64),
     /// The time at which this writer began to wait for another writer.
     met_ns: u64,
@@ -301,7 +301,7 @@ impl Writer {
         if now_ns < self.look_ns {
             return None;
         }
-        // A request without an answer is repeated, after the client has given the request up.
+        // If the request gets no answer, it is repeated at this time. By then, the client has given the request up.
         self.look_ns = now_ns + 4 * self.config.ack_ns.max(LOOK_NS);
         self.round += 1;
         self.looked = self.newest;
@@ -334,7 +334,7 @@ impl Writer {
         }
     }
 
-    /// Returns the sequence at which to continue to read the channel. Returns it only once after each change.
+    /// Returns the sequence at which to continue to read the channel. Only the first call after each change returns a value.
     pub fn take_resume(&mut self) -> Option<Resume> {
         self.resume.take()
     }

@@ -33,7 +33,8 @@ enum Fault {
     Writer(Mutant),
     /// A planted mistake: an append is lost on the way to the log, but the writer gets an acknowledgement.
     AcknowledgesEarly,
-    /// A planted mistake: the bridge continues to read the channel at its old place. It should continue after the last message in the log.
+    /// A planted mistake: the bridge continues to read the channel at the sequence that it had reached. It should continue after the last
+    /// message in the log.
     IgnoresTheEnd,
     /// A planted mistake: the log stores a block after any entry. It should do so only after the entry that the append names.
     ComparesNothing,
@@ -46,7 +47,7 @@ struct Actor {
     writer: Option<Writer>,
     /// The next sequence to put into a block.
     next: u64,
-    /// The number of times that the process was started.
+    /// The number of times that the process was restarted.
     lives: u64,
 }
 
