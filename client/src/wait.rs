@@ -56,7 +56,7 @@ pub enum Wait {
 
 /// Number of messages that [`Wait::Burst`] treats as a burst, if they arrive within [`BURST_WITHIN`].
 pub const BURST: u64 = 32;
-/// The time in which the [`BURST`] messages of a burst arrive. Their rate is at least 4 million messages a second.
+/// [`BURST`] messages are a burst only if they arrive in less than this time, so at more than 4 million messages a second.
 pub const BURST_WITHIN: Duration = Duration::from_micros(8);
 /// A reader is close to the publisher while its lag is less than this number of messages. Applies to readers with [`Wait::Burst`] that take
 /// messages in batches.

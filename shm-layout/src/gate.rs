@@ -66,8 +66,8 @@ impl GatePage {
 
     /// Continues in another segment. Until the next [`passed`](Self::passed), the page has no valid position.
     ///
-    /// If the reader had a place in the earlier segment, the publisher of the new segment waits for the reader from the new segment's
-    /// start.
+    /// If the reader had a place in the earlier segment, the publisher of the new segment treats it as a reader at the new segment's start,
+    /// and waits for it.
     pub fn go_on(&mut self, segment: [u64; 2]) {
         self.invalidate();
         self.segment = segment;

@@ -124,7 +124,7 @@ impl Batch {
     /// Gives read-only access to the records.
     ///
     /// # Safety
-    /// Only the interpreter calls this, with a writable `view`.
+    /// Only the interpreter may call this. `view` must be null, or point to a `Py_buffer` that this function can fill in.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no place for the view"));

@@ -65,7 +65,8 @@ impl HeldGate {
         self.page.leave();
     }
 
-    /// Continues in another segment. Until the next [`passed`](Self::passed), the page has no valid position.
+    /// Notes that the reader has moved to another segment, `segment`. The gate's page has no valid position until the next call of
+    /// [`passed`](Self::passed).
     pub(crate) fn go_on(&mut self, segment: [u64; 2]) {
         self.page.go_on(segment);
     }

@@ -158,8 +158,8 @@ impl Standing {
         Self { state, ..self }
     }
 
-    /// Whether the frontier (the end of the space that the writer can use) can move to `frontier`, and `spare` bytes further, without
-    /// overwriting what the reader has not copied.
+    /// Whether the writer could use the space up to `frontier + spare` without overwriting what the reader has not copied. False if the
+    /// reader's position is unknown.
     pub(super) fn has_room(self, frontier: u64, spare: u64, capacity: u64) -> bool {
         self.passed.is_some_and(|passed| frontier.saturating_add(spare) <= passed.saturating_add(capacity))
     }

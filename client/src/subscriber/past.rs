@@ -79,7 +79,9 @@ impl Subscriber {
         }
     }
 
-    /// Continues in the journal at `sequence`, if the journal has exactly this sequence. Waits for the journal.
+    /// Continues in the journal at `sequence`, and returns true. Returns false if the journal cannot be opened or read, or has no entry for
+    /// exactly this sequence. If the stream's journal has not begun yet, or the daemon is restarting, first waits a limited time for the
+    /// journal.
     pub(super) fn seek_past(&mut self, sequence: u64) -> bool {
         let stream = self.header().stream;
         self.find_journal();

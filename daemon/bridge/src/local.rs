@@ -10,9 +10,9 @@ use super::times::OriginTimes;
 
 /// For this long, a delivery that a gate holds up is tried again every [`SOON`]. After that, it is tried again every [`LATER`].
 const IMPATIENT_FOR: Duration = Duration::from_millis(2);
-/// The time between two tries of a delivery that a gate has held up for a short time.
+/// The time between two tries of a delivery that a gate has held up for less than [`IMPATIENT_FOR`].
 const SOON: Duration = Duration::from_micros(100);
-/// The time between two tries of a delivery that a gate has held up for longer.
+/// The time between two tries of a delivery that a gate has held up for [`IMPATIENT_FOR`] or longer.
 const LATER: Duration = Duration::from_millis(1);
 
 /// The local channel of a receiving end.

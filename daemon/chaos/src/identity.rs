@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The identity of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
-    /// The publisher's number. Each opening of a channel gets a new number.
+    /// The publisher's number. A process that opens a channel again to publish counts as a new publisher, with a new number.
     pub publisher: u32,
     /// The number of the message among the messages of its publisher, from 0.
     pub counter: u32,

@@ -174,7 +174,7 @@ const INBOX: &str = "_INBOX.";
 /// The thread drops an append that is older than this. The process has then not run for a while, and another writer might have taken over.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
-/// The answer to an append: its round, and the block's entry number or an error.
+/// The answer to an append: the append's round, and a result. The result is the number of the block's entry, or an error.
 type Answer = (u64, Result<u64, Trouble>);
 type Flights = FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>;
 

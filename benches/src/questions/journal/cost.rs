@@ -22,8 +22,8 @@ const USUAL: Pace = Pace::Every(10_000);
 /// The size in bytes of the file system that is frozen.
 const DISK: u64 = 3 << 30;
 
-/// One figure of a publisher's cost: its name, a function that returns it, and a limit. The limit applies to the ratio of a round with a
-/// recorder to a round without one.
+/// One figure of a publisher's cost. `of` returns the figure from the cost in one round. `most` is the limit for a ratio: the figure of a
+/// round with a recorder, divided by the figure of a round without one.
 struct Share {
     name: &'static str,
     of: fn(&Cost) -> f64,

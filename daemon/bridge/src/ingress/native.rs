@@ -125,7 +125,8 @@ pub(super) fn take(
     }
 }
 
-/// Returns the packet that contains a control datagram. On plain lines, the packet is the datagram itself.
+/// Wraps a control datagram in a packet that can be sent. Plain lines need no wrapper: there the result is the datagram itself. The result
+/// is empty if no packet can be made.
 pub(super) fn packet_of<'a>(native: Option<&'a mut NativeReceiving>, control: &'a [u8]) -> &'a [u8] {
     match native {
         Some(native) => native.wrap(control).unwrap_or(&[]),

@@ -26,8 +26,9 @@ const LEAST_BITS: u64 = 1_000_000;
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// The least burst of repairs in bytes: two packets of an Ethernet. It applies to slow links.
 const LEAST_REPAIR_BURST: u64 = 3_000;
-/// The time over which live packets are counted, in nanoseconds. After a pause of at most this length, a thread sends all its packets
-/// without a wait.
+/// The window in which the rate of live packets is measured, in nanoseconds. While the sending thread stands still, the link is free. So
+/// afterwards the thread sends the packets of this pause at once, as far as the link had time for them. At most this much of a pause
+/// counts.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
 /// The number of steps in a window. The window moves by one step at a time.
 const STEPS: usize = 10;

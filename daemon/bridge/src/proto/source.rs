@@ -31,7 +31,8 @@ const OPEN_NS: u64 = 3 * HEARTBEAT_EVERY_NS;
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
 /// The number of consecutive packets that a source must send before the line is locked to it.
 const PASS_PACKETS: u32 = 3;
-/// The limit for the stored packets of a copy of the feed. Beyond it, the oldest packets are dropped, and their messages are missing.
+/// The largest number of packets that are stored of a copy of the feed. If more arrive, the oldest packets are dropped. If the line then
+/// changes to the source of the copy, the messages of the dropped packets can be missing.
 const MAX_KEPT: usize = 512;
 
 /// The lock of one line.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The time within which a pipe is empty after its last writer has ended.
+/// The longest time that [`settle`](Piped::settle) waits until the file has everything from the pipe.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// All pipes of a story.
@@ -40,7 +40,8 @@ impl Pipes {
 }
 
 impl Piped {
-    /// Waits until the file has everything. The process must have ended.
+    /// Waits until everything that the process wrote to the pipe is in the file, but at most for [`SETTLE`]. Call this only after the
+    /// process has ended.
     pub(super) fn settle(&self) {
         let until = Instant::now() + SETTLE;
         while !self.0.is_finished() && Instant::now() < until {

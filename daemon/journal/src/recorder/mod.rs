@@ -23,8 +23,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The longest pause between two checks whether the recorder has ended.
 const NAP: Duration = Duration::from_micros(200);
-/// The longest allowed time between reading the first clock and the second clock. It is a tenth of the smallest clock step that is
-/// recorded.
+/// If reading the wall clock and the monotonic clock takes this long, both are read again. Otherwise the delay would look like a step of
+/// the wall clock. This time is a tenth of the smallest step of the wall clock that the journal records.
 const CLOCKS_APART: Duration = Duration::from_micros(100);
 /// The time for which a recorder that must stop waits for a disk that refuses writes.
 const PATIENCE: Duration = Duration::from_secs(12);

@@ -169,7 +169,7 @@ impl Play {
         Ok(())
     }
 
-    /// Makes a gap of the sequences up to `to`. Returns their number.
+    /// Publishes a gap from the next sequence to `to`, inclusive. Returns how many sequences the gap has.
     fn pass_to(&mut self, to: u64) -> Result<u64> {
         let from = self.publisher.next_sequence();
         self.publisher.gap(to)?;
