@@ -339,7 +339,10 @@ fn a_recorder_with_a_gate_loses_nothing() {
         let shown = Directory::at(channels.path()).channel("ticks").unwrap().status();
         shown.gates[0].reader.is_some()
     });
-    for sequence in 1..=COUNT {
+    // A reader that has just taken its gate is waited for once it has a place in the ring.
+    publisher.publish(&payload(1)).unwrap();
+    wait_until("the first message in the journal", || !read(journal.path()).messages().is_empty());
+    for sequence in 2..=COUNT {
         publisher.publish(&payload(sequence)).unwrap();
     }
     assert_eq!(publisher.gates()[0].dropped, 0);
