@@ -95,7 +95,8 @@ mod tests {
         let open = |name: &str| {
             shmcast::Publisher::builder(name).dir(room.path()).capacity(64 << 10).open().unwrap()
         };
-        let text = format!("[[channel]]\nname = \"a\"\njournal = {{ dir = {dir:?} }}\n");
+        let text =
+            format!("[[channel]]\nname = \"a\"\ncapacity = \"64KiB\"\njournal = {{ dir = {dir:?} }}\n");
         let config = Config::parse(&text, "test").unwrap();
         let recording = Recording::new("a", config.channels[0].journal.as_ref().unwrap());
         let ask = |stream: StreamId| {
