@@ -67,6 +67,8 @@ pub struct Reader {
     /// Until this time, the reader does not check for new data.
     rest_until: Option<Instant>,
     looked_for_files: Option<Instant>,
+    /// Whether the reader has found a later file, and now reads the rest of the current one.
+    is_last_look: bool,
     /// The sequence at which the reader continued after retention had removed earlier messages.
     trimmed: Option<u64>,
 }
@@ -100,6 +102,7 @@ impl Reader {
             clock: None,
             rest_until: None,
             looked_for_files: None,
+            is_last_look: false,
             trimmed: None,
         }
     }
@@ -227,6 +230,7 @@ impl Reader {
     pub(super) fn begin_in_file(&mut self, due: u64) {
         self.due = due;
         (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
+        self.is_last_look = false;
     }
 
     /// Moves back by one entry, if the last returned entry was a record of the current frame.
@@ -421,35 +425,56 @@ impl Reader {
             return Ok(None);
         }
         self.looked_for_files = Some(now);
-        let found = self.go_on()?;
-        if found.is_none() {
+        let Some(picked) = self.pick_next()? else {
             self.rest_until = is_recording.then(|| now + PAUSE);
             if let Some(cursor) = &mut self.cursor {
                 cursor.set_growing(is_recording);
             }
+            return Ok(None);
+        };
+        // After the last look at this file, and before the next file was found, the recorder could have completed this file.
+        if !std::mem::replace(&mut self.is_last_look, true) {
+            self.look_now();
+            if let Some(cursor) = &mut self.cursor {
+                cursor.set_growing(false);
+            }
+            return Ok(Some(None));
         }
-        Ok(found)
+        Ok(Some(self.go_to_next(picked)))
     }
 
     /// Continues in the next file, if there is one.
     fn go_on(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
+        Ok(self.pick_next()?.map(|picked| self.go_to_next(picked)))
+    }
+
+    /// Picks the next file. Returns `None` if there is none.
+    fn pick_next(&mut self) -> Result<Option<Picked>, JournalError> {
         let end = self.cursor.as_ref().and_then(|cursor| cursor.trailer()).map(|trailer| trailer.next);
-        let Some(picked) = self.files.pick_after(self.file, self.due, end)? else {
+        let picked = self.files.pick_after(self.file, self.due, end)?;
+        if picked.is_none() {
             self.rest_until = Some(Instant::now() + self.files.pause());
-            return Ok(None);
-        };
+        }
+        Ok(picked)
+    }
+
+    /// Continues at the start of the next file. Returns the loss of the messages between the files, if there are any.
+    fn go_to_next(&mut self, picked: Picked) -> Option<Loss> {
         let first = picked.opened.header.sequence;
         let is_oldest = self.files.is_oldest(picked.opened.header.file) && !fault!("retention_is_damage");
         self.enter(picked, self.due);
-        if first > self.due {
-            let from = std::mem::replace(&mut self.due, first);
-            self.trimmed = is_oldest.then_some(first);
-            let cause = if is_oldest { Cause::Cut } else { Cause::Damaged };
-            return Ok(Some(Some(Loss { from, to: first - 1, cause })));
+        if first <= self.due {
+            return None;
         }
-        Ok(Some(None))
+        let from = std::mem::replace(&mut self.due, first);
+        self.trimmed = is_oldest.then_some(first);
+        let cause = if is_oldest { Cause::Cut } else { Cause::Damaged };
+        Some(Loss { from, to: first - 1, cause })
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 /// A record without its bytes.
 #[derive(Debug, Clone, Copy)]

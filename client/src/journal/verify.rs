@@ -209,9 +209,16 @@ impl<'a> Verify<'a> {
                 None => self.found.add(damage),
             }
         }
-        let files = self.files;
+        let of_problems = (self.found.clone(), self.undecided.len());
+        let (files, mut last) = (self.files, None);
         for (at, file) in files.iter().enumerate() {
-            self.file(file, self.journal.limit_of(at), &mut progress)?;
+            if self.file(file, self.journal.limit_of(at), &mut progress)? {
+                last = Some(file);
+            } else if last.is_some_and(|last| self.is_removed(last)) {
+                // Retention removes the oldest files first, and has overtaken the check. So the check begins anew.
+                (self.found, self.due, self.before, last) = (of_problems.0.clone(), None, None, None);
+                self.undecided.truncate(of_problems.1);
+            }
         }
         self.decide();
         Ok(self.found)
@@ -242,17 +249,19 @@ impl<'a> Verify<'a> {
         }
     }
 
+    fn is_removed(&self, file: &FileInfo) -> bool {
+        self.journal.open_file(file).is_err_and(|error| error.is_not_found())
+    }
+
+    /// Checks one file. Returns false if the file was removed.
     fn file(
         &mut self,
         file: &FileInfo,
         limit: Option<u64>,
         progress: &mut impl FnMut(&Verified),
-    ) -> Result<(), JournalError> {
+    ) -> Result<bool, JournalError> {
         let opened = match self.journal.open_file(file) {
-            // Retention might have removed the file meanwhile.
-            Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(());
-            }
+            Err(error) if error.is_not_found() => return Ok(false),
             opened => opened?,
         };
         let Opened { file: open, header, chain, trailer, bytes } = opened;
@@ -286,7 +295,7 @@ impl<'a> Verify<'a> {
         self.before = footer.map(|(_, _, head)| (header.file, header.salt, head.crc()));
         self.found.files += 1;
         self.found.bytes += bytes.saturating_sub(cursor.offset()).min(4096 * 2);
-        Ok(())
+        Ok(true)
     }
 
     fn frames(

@@ -112,6 +112,35 @@ fn a_file_that_is_sealed_while_it_is_checked_is_whole() {
     assert_eq!((verified.verdict(), verified.messages), (Verdict::Whole, 15), "{verified:?}");
 }
 
+/// Retention removes the oldest files while the journal is checked, and overtakes the check. Files that are left make no hole with those that
+/// were checked before.
+#[test]
+fn files_that_are_removed_while_others_are_checked_are_no_damage() {
+    let removing = |removed: std::ops::Range<usize>| {
+        let dir = scratch();
+        let mut book = Book::new(dir.path());
+        for _ in 0..4 {
+            book.begin();
+            book.frame(&[], 3);
+            book.seal();
+        }
+        let journal = Journal::open(dir.path()).unwrap();
+        let names = files(dir.path());
+        let verified = Verify::new(&journal).run(|so_far| {
+            if so_far.files == 0 && names[removed.start].exists() {
+                names[removed.clone()].iter().for_each(|name| fs::remove_file(name).unwrap());
+            }
+        });
+        verified.unwrap()
+    };
+    let left = removing(0..2);
+    assert_eq!((left.verdict(), left.files, left.messages), (Verdict::Whole, 2, 6), "{left:?}");
+    assert_eq!(left.sequences, Some((7, 13)));
+    // The file before the hole is still there.
+    let holed = removing(1..3);
+    assert_eq!((holed.verdict(), holed.lost(Cause::Damaged)), (Verdict::Damaged, 6), "{holed:?}");
+}
+
 /// Checks what is read after a change of some bytes at `at` in file number `file`, which were all within one sector.
 fn judge(dir: &Path, book: &Book, file: usize, at: u64, bytes: u64) {
     let found = read_dir(dir);

@@ -128,13 +128,14 @@ impl Connection<'_> {
             Refused::new(RefusalCode::NoJournal, why)
         };
         let (journals, name) = (self.shared.journals.clone(), channel.to_owned());
+        let lending = journals.clone();
         let turn = journals.turn(channel).ok_or_else(none)?;
         self.served = None;
         let found = match timeout(DISK_PATIENCE, turn.acquire_owned()).await {
             Ok(turn) => {
                 let lend = move || {
                     let _turn = turn;
-                    journals.lend(&name, asked)
+                    lending.lend(&name, asked)
                 };
                 Some(spawn_blocking(lend).await)
             }
@@ -146,7 +147,10 @@ impl Connection<'_> {
         let found = found.ok_or_else(slow)?;
         let failed = |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("read the journal: {e}"));
         let found = found.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
-        found.ok_or_else(none)
+        // The recorder has perhaps taken messages from the ring already, and is about to write them into its first file.
+        let missing =
+            || if journals.may_record(channel) { failed(&"it has no file yet: ask again") } else { none() };
+        found.ok_or_else(missing)
     }
 
     /// Sends the state of one channel, or of all channels that the program may read, with their readers.

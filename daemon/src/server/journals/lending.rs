@@ -54,6 +54,11 @@ impl Recording {
         *self.files() = None;
     }
 
+    /// Whether a recorder is starting, or runs and can write. Before it has its first file, it can have taken messages from the ring.
+    pub(super) fn may_record(&self) -> bool {
+        matches!(self.state().name(), "starting" | "recording")
+    }
+
     pub(super) fn lend(&self, Asked { stream, wanted, read }: Asked) -> Result<Option<Loan>, JournalError> {
         let (recorded, may_record) = {
             let state = self.state();
@@ -65,10 +70,51 @@ impl Recording {
             if journal.files().iter().any(|file| file.header.channel != self.channel) {
                 return Ok(None);
             }
-            // If nothing is recorded yet, a recorder is starting. The recorder will continue the journal, or report what is lost.
-            let is_recording = may_record && (recorded.is_none() || recorded == journal.stream());
+            // If nothing is recorded yet, a recorder is starting. It will continue the journal, or report what is lost. A recorder that has
+            // just begun the reader's stream has no file of it yet.
+            let is_recorded = recorded == journal.stream() || recorded == stream;
+            let is_recording = may_record && (recorded.is_none() || is_recorded);
             Ok(journal.lend(wanted, read)?.map(|lent| Loan { lent, is_recording }))
         });
         Ok(loan?.flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Tests for earlier mistakes: readers gave up the journal of a recorder that had no file yet, and lost messages that it recorded.
+
+    use super::*;
+    use crate::config::Config;
+    use crate::server::events::Events;
+
+    #[test]
+    fn a_recorder_without_a_file_is_waited_for() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = room.path().join("journal");
+        let open = |name: &str| {
+            shmcast::Publisher::builder(name).dir(room.path()).capacity(64 << 10).open().unwrap()
+        };
+        let text =
+            format!("[[channel]]\nname = \"a\"\ncapacity = \"64KiB\"\njournal = {{ dir = {dir:?} }}\n");
+        let config = Config::parse(&text, "test").unwrap();
+        let recording = Recording::new("a", config.channels[0].journal.as_ref().unwrap());
+        let ask = |stream: StreamId| {
+            let asked = Asked { stream: Some(stream), wanted: Wanted::Sequence(7), read: None };
+            recording.lend(asked).unwrap().map(|loan| loan.is_recording)
+        };
+        let earlier = open("a");
+        let [earlier_stream, new] = [earlier.header().stream, open("b").header().stream];
+        assert_eq!((ask(new), recording.may_record()), (None, true));
+        std::fs::create_dir(&dir).unwrap();
+        shmcast::journal::create(&dir, earlier.header()).unwrap();
+        assert_eq!(ask(new), Some(true));
+        recording.state().stream = Some(earlier_stream);
+        assert_eq!(ask(new), Some(true), "the recorder might be about to change to the new stream");
+        recording.state().stream = Some(new);
+        assert_eq!(ask(new), Some(true), "the recorder has just begun the new stream");
+        assert_eq!(ask(earlier_stream), Some(false));
+        recording.fail(&Events::new(1, 0), "no space");
+        assert_eq!((ask(new), recording.may_record()), (Some(false), false));
     }
 }

@@ -66,6 +66,11 @@ impl Journals {
         self.find(channel).map_or(Ok(None), |recording| recording.lend(asked))
     }
 
+    /// Whether the channel's journal is recorded, or is about to be.
+    pub fn may_record(&self, channel: &str) -> bool {
+        self.find(channel).is_some_and(|recording| recording.may_record())
+    }
+
     /// Whether any recorder is still starting: it neither records nor has failed.
     pub fn is_any_starting(&self) -> bool {
         self.recordings().values().any(|recording| recording.state().is_starting())

@@ -115,6 +115,45 @@ fn a_whole_board_is_right_and_each_mistake_in_one_is_found() {
     assert_found(&begins_with(vec![newest(without_key, 0), live()]), "without_key");
 }
 
+/// The channel's memory is lost with its messages, and a reader begins with the new memory before the next publisher.
+#[test]
+fn a_reader_may_begin_with_the_empty_board_of_new_memory() {
+    let judged = |may_restart: bool, sender: u32| {
+        let mut history = History { profile: Some(Profile::Daemon), ..History::default() };
+        let shape = Shape { board: Some(Board { keys: 4, value: 100 }), gates: Vec::new() };
+        history.shapes.insert(channel(), shape);
+        let lost = Deed::MayRestart { channel: channel(), why: "its last holder left".into() };
+        let started = Deed::Started { who: "r".into(), pid: 7 };
+        history.deeds.push(Entry { at: 0, what: started });
+        history.deeds.push(Entry { at: if may_restart { 1000 } else { 3000 }, what: lost });
+        history.deeds.push(Entry { at: 9_000_000, what: Deed::Over });
+        let mut publisher = at(10, publishes());
+        publisher.push(Entry { at: 900, what: Fact::Closing });
+        publisher.push(Entry { at: 901, what: Fact::Closed });
+        history.add_actor("p", publisher);
+        let first = Identity { publisher: 1, counter: 0 };
+        let next = vec![
+            Fact::Opening { channel: channel(), publisher: 1 },
+            Fact::Opened { next: 1, epoch: 1, capacity: CAPACITY, largest: LARGEST },
+            Fact::Publishing { first, count: 1, sizes: Sizes::Line, next: 1, old: false },
+            Fact::Published { count: 1, next: 2, error: None },
+        ];
+        history.add_actor("q", at(4000, next));
+        let live = Fact::Live { sequence: 1, since: 0 };
+        let got = Identity { publisher: sender, counter: 0 };
+        let bytes = got.length(Sizes::Line, LARGEST) as u64;
+        let got = Fact::Got { sequence: 1, first: got, count: 1, bytes, old: 0 };
+        let mut reader = at(2000, reads(Start::Board, false, 1, vec![live]));
+        reader.push(Entry { at: 5000, what: got });
+        history.add_actor("r", reader);
+        let found = judge_history(&history);
+        found.into_iter().map(|violation| violation.name).collect::<Vec<_>>()
+    };
+    assert_eq!(judged(true, 1), Vec::<String>::new());
+    assert_found(&judged(true, 0), "old_board");
+    assert_found(&judged(false, 1), "old_board");
+}
+
 /// Returns the events of a reader that expects sequence 1 and skips all messages: the newest message of each key, a lap, and `Live`.
 fn bridged() -> Vec<Fact> {
     let mut of_key: BTreeMap<u32, Vec<u32>> = BTreeMap::new();

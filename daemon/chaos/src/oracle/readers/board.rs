@@ -5,8 +5,9 @@
 //! for messages that the board does not replace, and then `Live`.
 
 use super::Cursor;
-use crate::log::{Entry, Fact, Time};
+use crate::log::{Deed, Entry, Fact, Time};
 use crate::oracle::Findings;
+use crate::oracle::history::Publication;
 use crate::oracle::streams::{Model, Sent, Stream};
 use crate::payload::Identity;
 use crate::story::Start;
@@ -82,9 +83,9 @@ impl Cursor<'_> {
         self.check_newest(episode, findings);
         let life = match episode.newest.last() {
             Some(newest) => self.lives.life(newest.who.publisher),
-            None => episode.live.and_then(|live| {
-                self.life.or_else(|| self.streams.life_at(&self.reader.channel, live, episode.at))
-            }),
+            None => {
+                episode.live.and_then(|live| self.life.or_else(|| self.life_without_messages(live, episode)))
+            }
         };
         if let (Some(live), Some(life)) = (episode.live, life)
             && let Some(stream) = self.streams.life(life)
@@ -99,6 +100,32 @@ impl Cursor<'_> {
         (self.expected, self.in_doubt, self.is_first, self.is_new_here) =
             (episode.live.unwrap_or(0), true, false, false);
         (self.told, self.last) = (None, episode.newest.last().map(|newest| newest.who.publisher));
+    }
+
+    /// Returns the life of a board from which the reader got no message. It is the life that the channel had at this time, or the next one,
+    /// in which nothing had been published yet.
+    ///
+    /// It can be the next one only if the channel could have restarted between the last publication of the earlier life and the reader's
+    /// start, and if the reader got no message of the earlier life afterwards.
+    fn life_without_messages(&self, live: u64, episode: &Episode) -> Option<usize> {
+        let channel = self.reader.channel.as_str();
+        let earlier = self.streams.life_at(channel, live, episode.at)?;
+        let life = |p: &Publication| self.lives.life(p.number);
+        let begun = self.history.on(channel).filter(|p| p.opening < episode.at && life(p) == Some(earlier));
+        let last = begun.map(|p| p.opening).max()?;
+        let next = self.history.on(channel).find(|p| p.opening > last && life(p) != Some(earlier));
+        let may_restart = self.history.deeds.iter().any(|entry| {
+            matches!(&entry.what, Deed::MayRestart { channel: name, .. } if name == channel)
+                && (last..self.reader.at).contains(&entry.at)
+        });
+        let later = self.reader.seen.iter().filter(|entry| entry.at >= episode.at);
+        let mut senders = later.filter_map(|entry| match &entry.what {
+            Fact::Got { first, .. } => Some(first.publisher),
+            _ => None,
+        });
+        let is_of_earlier = senders.next().is_some_and(|number| self.lives.life(number) == Some(earlier));
+        let next = next.filter(|p| p.next == live && may_restart && !is_of_earlier);
+        next.map_or(Some(earlier), life)
     }
 
     /// Checks each message by itself, and the order of the messages.

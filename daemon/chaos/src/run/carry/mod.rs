@@ -161,6 +161,8 @@ impl World<'_> {
         let mut publisher = self.open_carried(CHANNEL, &from, false)?;
         self.start_sender(way, CHANNEL, &from)?;
         self.publish_carried(&mut publisher, 60)?;
+        // A sender that starts while there is no channel ends with an error.
+        self.wait_for_sender(way);
         for count in [50, 40, 30] {
             self.dismiss(publisher)?;
             self.note(Deed::MayRestart { channel: CHANNEL.into(), why: "opened anew".into() })?;
@@ -335,6 +337,14 @@ impl World<'_> {
         let log = File::options().create(true).append(true).open(self.logs.join(format!("{name}.stderr")))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command.spawn().context("start a bridge")
+    }
+
+    /// Waits until the sender has found the channel, so that a message has arrived.
+    fn wait_for_sender(&self, way: &Carriage) {
+        let until = Instant::now() + PATIENCE;
+        while published(&way.to, CHANNEL) == 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Waits until the receiving channel has `count` messages.

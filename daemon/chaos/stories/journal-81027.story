@@ -1,0 +1,24 @@
+# The reader of a journal is stopped between the end of a file and its search for the next file.
+{"seed":81027,"profile":"journal","setup":{"channels":[{"name":"a","capacity":65536,"largest":8192,"strict":false,"journal":{"sync":"each","roll_ms":216,"keeps":false}}],"keeps":true}}
+{"open":{"who":0,"channel":0,"anew":false,"full":false}}
+{"subscribe":{"who":0,"channel":0,"start":{"sequence":299},"wait":"park","skip":true,"page":true}}
+{"read":{"who":0,"how":"deadline","ms":92,"rest_us":0}}
+{"subscribe":{"who":2,"channel":0,"start":"latest","wait":"sleep","skip":false,"page":true}}
+{"read":{"who":2,"how":"mixed","ms":0,"rest_us":0}}
+{"publish":{"who":0,"count":301,"sizes":"large","sending":"marked","pause_us":0}}
+{"start":{"whom":{"recorder":0}}}
+{"stop":{"whom":{"reader":2}}}
+{"publish":{"who":0,"count":324,"sizes":"tiny","sending":"marked","pause_us":0}}
+{"continue":{"whom":{"reader":2}}}
+{"race":{}}
+{"publish":{"who":0,"count":1397,"sizes":"line","sending":"marked","pause_us":0}}
+{"subscribe":{"who":3,"channel":0,"start":"oldest","wait":"sleep","skip":false,"page":true}}
+{"read":{"who":3,"how":"mixed","ms":0,"rest_us":0}}
+{"crash":{"whom":"daemon"}}
+{"seek":{"who":3,"by":-869}}
+{"read":{"who":3,"how":"async","ms":53,"rest_us":0}}
+{"subscribe":{"who":1,"channel":0,"start":"oldest","wait":"sleep","skip":false,"page":true}}
+{"read":{"who":1,"how":"into","ms":72,"rest_us":0}}
+{"kill":{"whom":{"publisher":0},"after_us":0}}
+{"wait":{"ms":2300}}
+{"crash":{"whom":"daemon"}}
