@@ -14,6 +14,11 @@ const IMPATIENT_FOR: Duration = Duration::from_millis(2);
 const SOON: Duration = Duration::from_micros(100);
 /// The longer time between two tries.
 const LATER: Duration = Duration::from_millis(1);
+/// The time between two checks of the channel's files.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The error of a channel whose files were removed.
+const REMOVED: &str = "the channel's files were removed or moved, so new readers do not find the channel: start the bridge again, and it makes \
+     the channel anew";
 
 /// The local channel of a receiving end.
 ///
@@ -30,6 +35,10 @@ pub struct Local {
     pub error: Option<String>,
     /// Counts of the messages so far.
     pub counts: LocalCounts,
+    /// Whether the channel is as its publisher found it: no delivery has passed yet.
+    is_as_found: bool,
+    /// The time of the last check of the channel's files.
+    looked: Instant,
     /// The gate that holds up the next delivery; `None` if no gate does.
     held: Option<Held>,
 }
@@ -61,7 +70,16 @@ impl Local {
     /// Makes the local channel of a publisher that was just opened.
     pub fn new(publisher: Publisher, mut times: OriginTimes) -> Local {
         times.begin(publisher.clock());
-        Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default(), held: None }
+        let (counts, looked) = (LocalCounts::default(), Instant::now());
+        Local {
+            publisher: Some(publisher),
+            times,
+            error: None,
+            counts,
+            is_as_found: true,
+            looked,
+            held: None,
+        }
     }
 
     /// Publishes one message. If earlier messages have not arrived, first reports them to readers as lost. Leaves out a message that the
@@ -88,6 +106,7 @@ impl Local {
         match published {
             Ok(_) => {
                 self.counts.published += 1;
+                self.is_as_found = false;
                 self.held = None;
                 true
             }
@@ -145,6 +164,19 @@ impl Local {
         }
     }
 
+    /// Checks once a second whether the channel's files were removed. If so, the channel accepts no more messages, because new readers would
+    /// not find them.
+    pub fn look_for_files(&mut self) {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        if self.publisher.as_ref().is_some_and(Publisher::is_removed) {
+            self.error.get_or_insert_with(|| REMOVED.to_owned());
+            self.leave();
+        }
+    }
+
     /// Returns the gate that holds up the next delivery, and for how long no delivery has passed; `None` if no gate does.
     pub fn held(&self) -> Option<(GateName, Duration)> {
         self.held.map(|held| (held.gate, held.since.elapsed()))
@@ -169,6 +201,7 @@ impl Local {
         let Some(publisher) = &mut self.publisher else { return true };
         match publisher.try_make_way().and_then(|()| record(publisher)) {
             Ok(()) => {
+                self.is_as_found = false;
                 self.held = None;
                 true
             }
@@ -194,9 +227,14 @@ impl Local {
     }
 }
 
-/// A bridge that ends does not end the stream: the stream goes on at its source, and the next bridge continues it.
+/// A bridge that ends does not end the stream: the stream goes on at its source, and the next bridge continues it. If the stream had ended
+/// before the bridge came, and nothing has come since, the channel is closed again.
 impl Drop for Local {
     fn drop(&mut self) {
+        let has_ended = self.is_as_found && self.publisher.as_ref().is_some_and(Publisher::follows_end);
+        if has_ended {
+            let _ = self.close();
+        }
         self.leave();
     }
 }
@@ -204,7 +242,7 @@ impl Drop for Local {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shmcast::{Event, Gate, GateState, Subscriber};
+    use shmcast::{Event, Gate, GateState, State, Subscriber};
     use shmcast_testkit::wait_until;
 
     const RING: u64 = 64 << 10;
@@ -308,6 +346,58 @@ mod tests {
         assert!(second.error.is_some() && second.publisher.is_none(), "{:?}", second.error);
         assert_eq!(reader.try_recv().unwrap(), Some(Event::NewEpoch { epoch: 2 }));
         assert_eq!(reader.try_recv().unwrap(), None);
+    }
+
+    #[test]
+    fn a_channel_that_had_ended_stays_closed_unless_something_came() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Publisher::builder("t").dir(dir.path()).capacity(RING).open().unwrap();
+        let state = || Subscriber::builder("t").dir(dir.path()).open().unwrap().publisher_state().unwrap().1;
+        let mut first = Local::new(open(), OriginTimes::new(None));
+        assert!(first.publish(1, b"1", Meta::default()) && first.close());
+        drop(first);
+        for _ in 0..2 {
+            let same = Local::new(open(), OriginTimes::new(None));
+            assert_eq!(state(), State::Active);
+            drop(same);
+            assert_eq!(state(), State::Closed);
+        }
+        let next = |local: &mut Local, round| match round {
+            0 => local.publish(2, b"2", Meta::default()),
+            1 => local.skip_to(9),
+            _ => local.session(Session::of_channel("TEST", 7).unwrap()),
+        };
+        for round in 0..3 {
+            let mut local = Local::new(open(), OriginTimes::new(None));
+            assert!(next(&mut local, round));
+            drop(local);
+            assert_eq!(state(), State::Active, "{round}: the feed goes on");
+            open().close();
+        }
+    }
+
+    #[test]
+    fn a_channel_whose_files_were_removed_accepts_no_more_messages() {
+        for is_moved in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let open = || Publisher::builder("t").dir(dir.path()).capacity(RING).open().unwrap();
+            let mut local = Local::new(open(), OriginTimes::new(None));
+            assert!(local.publish(1, b"1", Meta::default()));
+            local.looked = Instant::now() - LOOK_EVERY;
+            local.look_for_files();
+            assert_eq!(local.error, None);
+            match is_moved {
+                true => std::fs::rename(dir.path().join("t"), dir.path().join("u")).unwrap(),
+                false => std::fs::remove_dir_all(dir.path().join("t")).unwrap(),
+            }
+            // Another channel of this name is not the one of this publisher.
+            let _other = open();
+            wait_until("the removal to be noticed", || {
+                local.look_for_files();
+                local.error.is_some()
+            });
+            assert_eq!((local.error.as_deref(), local.publisher.is_none()), (Some(REMOVED), true));
+        }
     }
 
     #[test]

@@ -120,6 +120,7 @@ impl Receiving {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
             self.renew_lines();
+            self.inlet.local.look_for_files();
             self.ports.iter_mut().for_each(Port::end_window);
             self.show(self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
             self.look_up();
