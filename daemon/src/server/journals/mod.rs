@@ -404,8 +404,12 @@ impl Work {
             0 => recorder.stop(),
             next => recorder.close(next),
         };
-        // If the recorder ended by itself, it has read nothing since.
-        let last = *ended.as_ref().unwrap_or(&before);
+        let last = match &ended {
+            Ok(last) => *last,
+            Err(RecordError::Unwritten { progress, .. }) => **progress,
+            // If the recorder ended by itself, it has read nothing since.
+            Err(_) => before,
+        };
         {
             let mut state = self.recording.state();
             (state.is_running, state.progress) = (false, Some(last));
