@@ -229,7 +229,7 @@ fn an_unreadable_packet_before_its_session_is_damage() {
     let (got, counters) = unwrap(None, &datagrams, true);
     assert!(got.contains(&Got::Messages(2..4)), "{got:?}");
     assert_eq!((counters.malformed.total(), counters.damaged, counters.has_lost()), (3, 1, true));
-    let (_, counters) = unwrap(Some(session("FEED")), &[packet("FEED", 2, 1), first], true);
+    let (_, counters) = unwrap(Some("FEED"), &[packet("FEED", 2, 1), first], true);
     assert_eq!((counters.damaged, counters.has_lost()), (1, true));
 }
 
