@@ -35,6 +35,8 @@ pub struct Local {
     pub error: Option<String>,
     /// Counts of the messages so far.
     pub counts: LocalCounts,
+    /// Whether the channel is new, and no session has begun in it.
+    is_new: bool,
     /// Whether the channel is as its publisher found it: no delivery has passed yet.
     is_as_found: bool,
     /// The time of the last check of the channel's files.
@@ -70,14 +72,15 @@ impl Local {
     /// Makes the local channel of a publisher that was just opened.
     pub fn new(publisher: Publisher, mut times: OriginTimes) -> Local {
         times.begin(publisher.clock());
-        let (counts, looked) = (LocalCounts::default(), Instant::now());
+        let is_new = publisher.remote_session().is_none() && publisher.next_sequence() == 1;
         Local {
             publisher: Some(publisher),
             times,
             error: None,
-            counts,
+            counts: LocalCounts::default(),
+            is_new,
             is_as_found: true,
-            looked,
+            looked: Instant::now(),
             held: None,
         }
     }
@@ -132,6 +135,24 @@ impl Local {
         }
         let is_told = self.announce(|publisher| publisher.gap(next - 1));
         self.counts.missing += if is_told { next - due } else { 0 };
+        is_told
+    }
+
+    /// Whether the channel is new, and no session has begun in it.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Begins a session at the message `next`: does the same as [`skip_to`](Self::skip_to). In a new channel, the messages before `next` do
+    /// not count as missing, because nobody asked for them.
+    #[cold]
+    #[must_use]
+    pub fn begin_at(&mut self, next: u64) -> bool {
+        let missing = self.counts.missing;
+        let is_told = self.skip_to(next);
+        if is_told && std::mem::take(&mut self.is_new) {
+            self.counts.missing = missing;
+        }
         is_told
     }
 
@@ -346,6 +367,24 @@ mod tests {
         assert!(second.error.is_some() && second.publisher.is_none(), "{:?}", second.error);
         assert_eq!(reader.try_recv().unwrap(), Some(Event::NewEpoch { epoch: 2 }));
         assert_eq!(reader.try_recv().unwrap(), None);
+    }
+
+    /// An earlier mistake: a receiver that began in the middle of a feed counted all messages before as lost.
+    #[test]
+    fn messages_before_the_beginning_of_a_new_channel_are_not_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Publisher::builder("t").dir(dir.path()).capacity(RING).open().unwrap();
+        let session = |epoch| Session::of_channel("TEST", epoch).unwrap();
+        let mut local = Local::new(open(), OriginTimes::new(None));
+        assert!(local.is_new() && local.session(session(1)) && local.begin_at(10_000));
+        assert_eq!((local.is_new(), local.counts.missing), (false, 0));
+        assert!(local.publish(10_000, b"the first", Meta::default()) && local.skip_to(10_003));
+        assert!(local.session(session(2)) && local.begin_at(10_010));
+        assert_eq!(local.counts.missing, 9, "a later session");
+        drop(local);
+        let mut local = Local::new(open(), OriginTimes::new(None));
+        assert!(!local.is_new() && local.begin_at(10_020));
+        assert_eq!(local.counts.missing, 10, "a channel that was received before");
     }
 
     #[test]
