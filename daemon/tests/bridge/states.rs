@@ -63,7 +63,7 @@ fn a_state_file_that_cannot_be_written_is_written_later() {
         }
         let last = source.publish(10);
         sink.read_to(1, last, at);
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        sender.wait_for_log("the state file cannot be written: ");
         match most {
             None => {
                 assert!(uncover(&sender));
