@@ -71,6 +71,19 @@ fn a_gap_right_before_the_end_is_passed_on() {
     }
 }
 
+/// An earlier mistake: a bridge published into a removed folder, where no new reader found the messages.
+#[test]
+fn a_receiver_whose_channel_was_removed_ends_with_an_error() {
+    let _turn = turn();
+    let (b, line) = (tempfile::tempdir().unwrap(), line());
+    let ingress = receiving(b.path(), &line, Vec::new());
+    std::fs::remove_dir_all(b.path().join("t")).unwrap();
+    wait_until("the end", || ingress.is_finished());
+    let error = ingress.life().error().unwrap();
+    assert!(error.starts_with("the channel's files were removed or moved"), "{error}");
+    receiving(b.path(), &line, Vec::new());
+}
+
 /// An earlier mistake: a receiver that got nothing at all said nothing.
 #[test]
 fn a_receiver_that_hears_nothing_says_so_until_something_comes() {
