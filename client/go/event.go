@@ -12,7 +12,7 @@ const (
 	KindNewSession         // the publisher behind a bridge began session Session
 	KindRestarted          // the channel began anew: another stream
 	KindEnd                // a publisher closed the channel: [Subscriber.IsOver] says whether it was the last
-	KindPublisherGone      // the publisher with epoch Epoch died; only with [WatchPublisher]
+	KindPublisherGone      // the publisher with epoch Epoch died or left the channel open; only with [WatchPublisher]
 	KindLive               // the whole board was returned: message Sequence comes next, in the order of the stream
 )
 

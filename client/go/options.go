@@ -128,7 +128,7 @@ func ResumeLatest() Option { return func(o *options) { o.resume = resumeLatest }
 // ResumeKey continues at the last key message after a lap; without one, as [ResumeOldest].
 func ResumeKey() Option { return func(o *options) { o.resume = resumeKey } }
 
-// WatchPublisher requests [KindPublisherGone], for a publisher that died without closing the channel.
+// WatchPublisher requests [KindPublisherGone], for a publisher that is gone and has not closed the channel.
 func WatchPublisher() Option { return func(o *options) { o.watch = true } }
 
 // Hidden hides this reader from tools.

@@ -86,14 +86,15 @@ pub enum Event<'a> {
         /// The epoch of the new publisher.
         epoch: u64,
     },
-    /// The publisher died without closing the channel, and no other publisher has taken over yet. Request this event with
+    /// The publisher is gone without an end of the stream: it died, or it left the channel open for the next publisher, as a bridge does
+    /// that ends. No other publisher has taken over yet. Request this event with
     /// [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). The event arrives once per death, after all messages of the dead
     /// publisher.
     ///
     /// The next call that receives waits for the next publisher. If the next publisher takes over before this reader polls, the reader gets
     /// only [`NewEpoch`](Self::NewEpoch).
     PublisherGone {
-        /// The epoch of the publisher that died.
+        /// The epoch of the publisher that is gone.
         epoch: u64,
     },
     /// The remote publisher behind a bridge began a new session.

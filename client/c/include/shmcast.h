@@ -316,7 +316,7 @@ enum shmcast_kind {
     SHMCAST_NEW_SESSION = 5, /* the publisher behind a bridge began session `session` */
     SHMCAST_RESTARTED = 6,   /* the channel began anew: another stream */
     SHMCAST_END = 7,         /* a publisher closed the channel: shmcast_subscriber_is_over() says whether it was the last */
-    SHMCAST_PUBLISHER_GONE = 8, /* the publisher with epoch `epoch` died without closing; the next call waits for the next publisher */
+    SHMCAST_PUBLISHER_GONE = 8, /* the publisher with epoch `epoch` is gone without closing; the next call waits for the next publisher */
     SHMCAST_LIVE = 9,        /* this reader of the journal or board has caught up: message `sequence` comes next, from the ring */
     SHMCAST_UNKNOWN = 255    /* an event that this version of the header does not know */
 };

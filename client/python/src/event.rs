@@ -151,7 +151,7 @@ events! {
     Live(sequence: u64) (&'static str,) = ("sequence",);
     /// Another publisher took over, with a higher `epoch`. The sequences continue.
     NewEpoch(epoch: u64) (&'static str,) = ("epoch",);
-    /// The publisher of this `epoch` died without closing the channel. Only subscribers with `watch_publisher=True` get this event.
+    /// The publisher of this `epoch` is gone and has not closed the channel. Only subscribers with `watch_publisher=True` get this event.
     PublisherGone(epoch: u64) (&'static str,) = ("epoch",);
     /// The channel restarted: its sequences count from 1 again, or continue after the journal of another stream. The messages that this
     /// reader has not received are lost.

@@ -23,9 +23,8 @@ pub(crate) struct ChannelFiles {
     parent: Folder,
     folder: Folder,
     name: String,
-    /// The absolute path of the segment, and the device and inode of the root directory in which this path is valid. `None` if one of the
-    /// two cannot be found out.
-    place: Option<(CString, (u64, u64))>,
+    /// `None` if the absolute path of the segment cannot be known.
+    place: Option<Place>,
     /// Whether this process made the channel's directory just now.
     is_new: bool,
 }
@@ -38,6 +37,29 @@ pub(crate) struct Locked {
     pub(crate) is_new: bool,
 }
 
+/// The absolute path of a segment, and the root directory in which the path was found.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    path: CString,
+    root: (u64, u64),
+}
+
+impl Place {
+    /// Whether the path leads to the segment with this device and inode. If the path cannot be checked, the result is true. Allocates
+    /// nothing.
+    pub(crate) fn leads_to(&self, segment: (u64, u64)) -> bool {
+        // After a change of the root directory, the path says nothing.
+        root() != Some(self.root) || is(stat(self.path.as_c_str()).map_err(Into::into), segment)
+    }
+}
+
+fn is(found: io::Result<Stat>, wanted: (u64, u64)) -> bool {
+    match found {
+        Ok(stat) => (stat.st_dev, stat.st_ino) == wanted,
+        Err(e) => !is_absent(&e),
+    }
+}
+
 /// Device and inode of the root directory of this process.
 fn root() -> Option<(u64, u64)> {
     stat("/").ok().map(|root| (root.st_dev, root.st_ino))
@@ -46,7 +68,8 @@ fn root() -> Option<(u64, u64)> {
 impl ChannelFiles {
     pub(super) fn new(parent: Folder, folder: Folder, name: &str, is_new: bool) -> Self {
         let segment = std::path::absolute(folder.path_of(SEGMENT)).ok();
-        let place = segment.and_then(|path| CString::new(path.into_os_string().into_vec()).ok()).zip(root());
+        let path = segment.and_then(|path| CString::new(path.into_os_string().into_vec()).ok());
+        let place = path.zip(root()).map(|(path, root)| Place { path, root });
         Self { parent, folder, name: name.to_owned(), place, is_new }
     }
 
@@ -75,16 +98,15 @@ impl ChannelFiles {
     /// folder or the directory of channels was removed or moved, or if another file system was mounted over it. If the name cannot be
     /// checked, the result is true. Allocates nothing.
     pub(crate) fn names_segment(&self, segment: (u64, u64)) -> bool {
-        let is = |found: io::Result<Stat>, wanted: (u64, u64)| match found {
-            Ok(stat) => (stat.st_dev, stat.st_ino) == wanted,
-            Err(e) => !is_absent(&e),
-        };
-        let has_path = |(path, before): &(CString, (u64, u64))| {
-            // After a change of the root directory, the path says nothing.
-            root() != Some(*before) || is(stat(path.as_c_str()).map_err(Into::into), segment)
-        };
         is(self.folder.stat(SEGMENT), segment)
-            && (self.place.as_ref().is_none_or(has_path) || fault!("moved_segments_are_waited_on"))
+            && (self.place.as_ref().is_none_or(|place| place.leads_to(segment))
+                || fault!("moved_segments_are_waited_on"))
+    }
+
+    /// The place of the segment, with the segment's device and inode; `None` if they cannot be known.
+    pub(crate) fn place_of_segment(&self) -> Option<(Place, (u64, u64))> {
+        let stat = self.folder.stat(SEGMENT).ok()?;
+        Some((self.place.clone()?, (stat.st_dev, stat.st_ino)))
     }
 
     pub(super) fn inventory(&self) -> Result<Inventory, ChannelError> {

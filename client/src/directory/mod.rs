@@ -25,7 +25,7 @@ mod pages;
 
 use crate::error::{ChannelError, Holder};
 use crate::error::{is_absent, is_shortage};
-pub(crate) use files::{ChannelFiles, Locked};
+pub(crate) use files::{ChannelFiles, Locked, Place};
 pub(crate) use folder::{Folder, is_same_file, unique};
 pub(crate) use gates::{GateFolder, GateSight, OpenGates};
 pub use info::{ChannelDetail, ChannelInfo, Publishing, ReaderInfo, Removed};

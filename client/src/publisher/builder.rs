@@ -17,7 +17,8 @@ use crate::journal::JournalError;
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
 use shmcast_layout::control::{Request, Required, Response};
-use shmcast_layout::layout::header::ClockKind;
+use shmcast_layout::layout::charter::Verdict;
+use shmcast_layout::layout::header::{ClockKind, State};
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::ring::writer::TakeOverError;
 use shmcast_layout::segment::{Access, Segment};
@@ -424,7 +425,11 @@ impl PublisherBuilder {
         };
         let resume = request(true, Required::default());
         let shown = vec![file, lock.file.try_clone().map_err(ChannelError::os("duplicate", memory()))?];
+        // In new memory that continues a channel, only the charter says whether the channel had ended.
+        let has_ended = matches!(segment.state(), Some((_, State::Recovering)))
+            && matches!(charter.verdict(generation.wrapping_sub(1)), Verdict::Cut { ended: true, .. });
         let mut publisher = self.start(segment, lock, gates)?;
+        publisher.follows_end |= has_ended;
         let socket = conversation.into_socket()?;
         let daemon = client.socket().to_owned();
         let attachment =
@@ -444,6 +449,7 @@ impl PublisherBuilder {
             None => Prepared::behind(&segment),
         };
         let clock = Clock::of_segment(segment.header());
+        let follows_end = matches!(segment.state(), Some((_, State::Closed)));
         let mut writer = segment.writer(std::process::id(), clock.now()).map_err(|why| match why {
             TakeOverError::Superseded => ChannelError::Superseded { name: self.name },
             TakeOverError::Locate(source) => ChannelError::Locate { name: self.name, source },
@@ -463,8 +469,10 @@ impl PublisherBuilder {
             segment,
             staging,
             prepared,
+            follows_end,
             stays_open: false,
             lock,
+            place: None,
             hosted: None,
             gates,
             board,

@@ -77,7 +77,9 @@ impl PublisherBuilder {
         let gates = files.open_gates(&gates)?;
         // The journal is changed last, because a failed call must not use up its sequences.
         self.tell_journal(&segment)?;
-        self.start(segment, lock.held, gates)
+        let mut publisher = self.start(segment, lock.held, gates)?;
+        publisher.place = files.place_of_segment();
+        Ok(publisher)
     }
 
     fn replace(mut self, files: &ChannelFiles, file: &File, lock: Locked) -> Result<Publisher, ChannelError> {
@@ -121,9 +123,10 @@ impl PublisherBuilder {
             Ok((segment, gates))
         });
         let (segment, gates) = made.inspect_err(|_| files.undo(lock.is_new))?;
-        let publisher = self.start(segment, lock.held, gates)?;
+        let mut publisher = self.start(segment, lock.held, gates)?;
         // From here on the channel is visible. All steps that can fail have succeeded.
         files.finish().inspect_err(|_| files.undo(lock.is_new))?;
+        publisher.place = files.place_of_segment();
         Ok(publisher)
     }
 

@@ -108,6 +108,39 @@ impl Publisher {
         self.segment.header()
     }
 
+    /// Whether the channel was closed when this publisher opened it: the publisher before this one had told readers the end of the stream.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let open = || shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open();
+    /// let first = open()?;
+    /// assert!(!first.follows_end());
+    /// first.leave_open();
+    /// let second = open()?;
+    /// assert!(!second.follows_end());
+    /// second.close();
+    /// assert!(open()?.follows_end());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn follows_end(&self) -> bool {
+        self.follows_end
+    }
+
+    /// Whether the channel's files were removed or moved, for example by a cleanup program. New readers then do not find the channel: drop
+    /// the publisher, and open the channel again. Costs two system calls. Always false if a daemon owns the channel.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert!(!publisher.is_removed());
+    /// std::fs::remove_dir_all(dir.path().join("t"))?;
+    /// assert!(publisher.is_removed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_removed(&self) -> bool {
+        self.place.as_ref().is_some_and(|(place, segment)| !place.leads_to(*segment))
+    }
+
     /// Whether a daemon knows this publisher now; `None` if the channel is a file. Data flows in any case.
     ///
     /// ```

@@ -12,6 +12,7 @@ pub(crate) mod required;
 
 use crate::attach::keeper::Attachment;
 use crate::clock::Clock;
+use crate::directory::Place;
 use crate::error::PublishError;
 use crate::gate::{Gates, Patience};
 use crate::lock::Held;
@@ -67,10 +68,14 @@ pub struct Publisher {
     /// The buffer for claimed messages. The program writes the payload here, and the commit copies it into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
+    /// Whether the channel was closed when this publisher opened it.
+    follows_end: bool,
     /// Whether the stream stays open, without a record of its end, when the publisher is dropped.
     stays_open: bool,
     /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases the lock.
     lock: Held,
+    /// The place of the segment's file, and its device and inode; `None` if a daemon owns the channel.
+    place: Option<(Place, (u64, u64))>,
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
     /// The readers that this publisher waits for, if the channel has gates.

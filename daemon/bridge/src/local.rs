@@ -14,6 +14,11 @@ const IMPATIENT_FOR: Duration = Duration::from_millis(2);
 const SOON: Duration = Duration::from_micros(100);
 /// The time between two tries of a delivery that a gate has held up for [`IMPATIENT_FOR`] or longer.
 const LATER: Duration = Duration::from_millis(1);
+/// The time between two checks of the channel's files.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The error of a channel whose files were removed.
+const REMOVED: &str = "the channel's files were removed or moved, so new readers do not find the channel: start the bridge again, and it makes \
+     the channel anew";
 
 /// The local channel of a receiving end.
 ///
@@ -29,6 +34,12 @@ pub struct Local {
     pub error: Option<String>,
     /// Counts of the messages so far.
     pub counts: LocalCounts,
+    /// Whether the channel is new, and no session has begun in it.
+    is_new: bool,
+    /// Whether the channel is as its publisher found it: no delivery has passed yet.
+    is_as_found: bool,
+    /// The time of the last check of the channel's files.
+    looked: Instant,
     /// The gate that holds up the next delivery; `None` if no gate does.
     held: Option<Held>,
 }
@@ -60,7 +71,17 @@ impl Local {
     /// Makes the local channel of a publisher that was just opened.
     pub fn new(publisher: Publisher, mut times: OriginTimes) -> Local {
         times.begin(publisher.clock());
-        Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default(), held: None }
+        let is_new = publisher.remote_session().is_none() && publisher.next_sequence() == 1;
+        Local {
+            publisher: Some(publisher),
+            times,
+            error: None,
+            counts: LocalCounts::default(),
+            is_new,
+            is_as_found: true,
+            looked: Instant::now(),
+            held: None,
+        }
     }
 
     /// Publishes one message. If earlier messages have not arrived, first reports them to readers as lost. Leaves out a message that the
@@ -87,6 +108,7 @@ impl Local {
         match published {
             Ok(_) => {
                 self.counts.published += 1;
+                self.is_as_found = false;
                 self.held = None;
                 true
             }
@@ -112,6 +134,24 @@ impl Local {
         }
         let is_told = self.announce(|publisher| publisher.gap(next - 1));
         self.counts.missing += if is_told { next - due } else { 0 };
+        is_told
+    }
+
+    /// Whether the channel is new, and no session has begun in it.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Begins a session at the message `next`: does the same as [`skip_to`](Self::skip_to). In a new channel, the messages before `next` do
+    /// not count as missing, because nobody asked for them.
+    #[cold]
+    #[must_use]
+    pub fn begin_at(&mut self, next: u64) -> bool {
+        let missing = self.counts.missing;
+        let is_told = self.skip_to(next);
+        if is_told && std::mem::take(&mut self.is_new) {
+            self.counts.missing = missing;
+        }
         is_told
     }
 
@@ -144,6 +184,19 @@ impl Local {
         }
     }
 
+    /// Checks once a second whether the channel's files were removed. If so, the channel accepts no more messages, because new readers would
+    /// not find them.
+    pub fn look_for_files(&mut self) {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        if self.publisher.as_ref().is_some_and(Publisher::is_removed) {
+            self.error.get_or_insert_with(|| REMOVED.to_owned());
+            self.leave();
+        }
+    }
+
     /// Returns the gate that holds up the next delivery, and for how long no delivery has passed; `None` if no gate does.
     pub fn held(&self) -> Option<(GateName, Duration)> {
         self.held.map(|held| (held.gate, held.since.elapsed()))
@@ -169,6 +222,7 @@ impl Local {
         let Some(publisher) = &mut self.publisher else { return true };
         match publisher.try_make_way().and_then(|()| record(publisher)) {
             Ok(()) => {
+                self.is_as_found = false;
                 self.held = None;
                 true
             }
@@ -194,9 +248,14 @@ impl Local {
     }
 }
 
-/// Leaves the stream open when the bridge ends, because the stream goes on at its source, and the next bridge continues it.
+/// Leaves the stream open when the bridge ends, because the stream goes on at its source, and the next bridge continues it. If the stream had
+/// ended before the bridge came, and no message has come since, the channel is closed again.
 impl Drop for Local {
     fn drop(&mut self) {
+        let has_ended = self.is_as_found && self.publisher.as_ref().is_some_and(Publisher::follows_end);
+        if has_ended {
+            let _ = self.close();
+        }
         self.leave();
     }
 }
@@ -204,7 +263,7 @@ impl Drop for Local {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shmcast::{Event, Gate, GateState, Subscriber};
+    use shmcast::{Event, Gate, GateState, State, Subscriber};
     use shmcast_testkit::wait_until;
 
     const RING: u64 = 64 << 10;
@@ -308,6 +367,76 @@ mod tests {
         assert!(second.error.is_some() && second.publisher.is_none(), "{:?}", second.error);
         assert_eq!(reader.try_recv().unwrap(), Some(Event::NewEpoch { epoch: 2 }));
         assert_eq!(reader.try_recv().unwrap(), None);
+    }
+
+    /// An earlier mistake: a receiver that began in the middle of a feed counted all messages before as lost.
+    #[test]
+    fn messages_before_the_beginning_of_a_new_channel_are_not_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Publisher::builder("t").dir(dir.path()).capacity(RING).open().unwrap();
+        let session = |epoch| Session::of_channel("TEST", epoch).unwrap();
+        let mut local = Local::new(open(), OriginTimes::new(None));
+        assert!(local.is_new() && local.session(session(1)) && local.begin_at(10_000));
+        assert_eq!((local.is_new(), local.counts.missing), (false, 0));
+        assert!(local.publish(10_000, b"the first", Meta::default()) && local.skip_to(10_003));
+        assert!(local.session(session(2)) && local.begin_at(10_010));
+        assert_eq!(local.counts.missing, 9, "a later session");
+        drop(local);
+        let mut local = Local::new(open(), OriginTimes::new(None));
+        assert!(!local.is_new() && local.begin_at(10_020));
+        assert_eq!(local.counts.missing, 10, "a channel that was received before");
+    }
+
+    #[test]
+    fn a_channel_that_had_ended_stays_closed_unless_something_came() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Publisher::builder("t").dir(dir.path()).capacity(RING).open().unwrap();
+        let state = || Subscriber::builder("t").dir(dir.path()).open().unwrap().publisher_state().unwrap().1;
+        let mut first = Local::new(open(), OriginTimes::new(None));
+        assert!(first.publish(1, b"1", Meta::default()) && first.close());
+        drop(first);
+        for _ in 0..2 {
+            let same = Local::new(open(), OriginTimes::new(None));
+            assert_eq!(state(), State::Active);
+            drop(same);
+            assert_eq!(state(), State::Closed);
+        }
+        let next = |local: &mut Local, round| match round {
+            0 => local.publish(2, b"2", Meta::default()),
+            1 => local.skip_to(9),
+            _ => local.session(Session::of_channel("TEST", 7).unwrap()),
+        };
+        for round in 0..3 {
+            let mut local = Local::new(open(), OriginTimes::new(None));
+            assert!(next(&mut local, round));
+            drop(local);
+            assert_eq!(state(), State::Active, "{round}: the feed goes on");
+            open().close();
+        }
+    }
+
+    #[test]
+    fn a_channel_whose_files_were_removed_accepts_no_more_messages() {
+        for is_moved in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let open = || Publisher::builder("t").dir(dir.path()).capacity(RING).open().unwrap();
+            let mut local = Local::new(open(), OriginTimes::new(None));
+            assert!(local.publish(1, b"1", Meta::default()));
+            local.looked = Instant::now() - LOOK_EVERY;
+            local.look_for_files();
+            assert_eq!(local.error, None);
+            match is_moved {
+                true => std::fs::rename(dir.path().join("t"), dir.path().join("u")).unwrap(),
+                false => std::fs::remove_dir_all(dir.path().join("t")).unwrap(),
+            }
+            // Another channel of this name is not the one of this publisher.
+            let _other = is_moved.then(open);
+            wait_until("the removal to be noticed", || {
+                local.look_for_files();
+                local.error.is_some()
+            });
+            assert_eq!((local.error.as_deref(), local.publisher.is_none()), (Some(REMOVED), true));
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! The name of a session of shmcast consists of a tag, which stands for the channel, and an epoch. The new session has the tag of the
 //! session under which the channel was received, and a higher epoch.
 
-use shmcast::{MAX_SEQUENCE, PublishError, Publisher};
+use shmcast::{Event, MAX_SEQUENCE, PublishError, Publisher, RecvError, Subscriber};
 use std::time::Duration;
 
 use super::proto::receiver::DEFAULT_SILENCE_NS;
@@ -61,6 +61,11 @@ pub enum PromoteError {
     /// The channel was not received from another host.
     #[error("it is no mirror: nothing was received from another host yet")]
     NoMirror,
+    /// The channel was promoted, and no bridge has received it since.
+    #[error(
+        "it was promoted before and is one of this host: publish on it, or use --force to promote it again"
+    )]
+    Own,
     /// The publisher's host is alive.
     #[error(
         "its publisher's host was heard {} ms ago: stop the bridge there, or wait until it has been silent for {} s, or use --force",
@@ -98,6 +103,47 @@ pub enum PromoteError {
     /// The bridge has ended.
     #[error("the bridge has ended: {0}")]
     Ended(String),
+}
+
+/// Whether the ring shows that the channel was promoted, and that no bridge has received it since. The publisher that promotes a channel
+/// takes the ring, writes a long gap and a session, and publishes nothing. The ring can have overwritten this since: then the result is
+/// false. `reader` begins with the oldest message. Reads the whole ring.
+///
+/// # Errors
+/// The error of the reader.
+pub fn is_promoted(reader: &mut Subscriber) -> Result<bool, RecvError> {
+    // The lag can be up to 64 too low. A living publisher can publish on meanwhile.
+    let last = reader.next_sequence() + reader.lag() + 64;
+    let mut seen = Seen::Other;
+    while reader.next_sequence() <= last
+        && let Some(event) = reader.try_recv()?
+    {
+        seen = match (event, seen) {
+            (Event::NewEpoch { .. }, Seen::Promotion | Seen::Promoted) => Seen::Promoted,
+            (Event::NewEpoch { .. }, _) => Seen::Epoch,
+            (Event::Gap { from, to }, Seen::Epoch) if to - from >= FURTHER - 1 => Seen::Gap,
+            (Event::NewSession { .. }, Seen::Gap) => Seen::Promotion,
+            (Event::Message(_) | Event::Gap { .. } | Event::End, Seen::Promoted) => Seen::Promoted,
+            (Event::Message(_) | Event::Gap { .. } | Event::NewSession { .. }, _) => Seen::Other,
+            (Event::Lapped(_) | Event::Restarted, _) => Seen::Other,
+            (_, seen) => seen,
+        };
+    }
+    Ok(matches!(seen, Seen::Promotion | Seen::Promoted))
+}
+
+/// The records of a promotion that a reader has seen so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Other,
+    /// A publisher took the ring.
+    Epoch,
+    /// Then it skipped the sequences of a promotion.
+    Gap,
+    /// Then it began a session.
+    Promotion,
+    /// Another publisher followed.
+    Promoted,
 }
 
 /// Turns a received channel into a channel of this host, and begins a new session. `publisher` publishes the channel.
@@ -149,6 +195,44 @@ mod tests {
             let again = promote(&mut publisher, (before, 1), "T", u64::MAX).unwrap();
             assert_eq!(again.session.tag(), tag);
             assert!(again.session.epoch().unwrap() + 10 > term_at(wall_ns()), "{}", again.session);
+        }
+    }
+
+    /// An earlier mistake: each call of `shmcast bridge promote` without a daemon promoted the channel again.
+    #[test]
+    fn the_ring_says_that_a_channel_was_promoted_until_a_bridge_receives_it_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open().unwrap();
+        let is_promoted = || {
+            let reader = Subscriber::builder("t").dir(dir.path()).start(shmcast::Start::Oldest);
+            is_promoted(&mut reader.open().unwrap()).unwrap()
+        };
+        let of = |epoch| Session::of_channel("EQ", epoch).unwrap();
+        let mut mirror = open();
+        mirror.session(*of(7).as_bytes()).unwrap();
+        mirror.gap(FURTHER).unwrap();
+        mirror.publish(b"received").unwrap();
+        mirror.leave_open();
+        assert!(!is_promoted());
+        for _ in 0..2 {
+            let mut publisher = open();
+            promote(&mut publisher, (of(7), 0), "T", u64::MAX).unwrap();
+            publisher.leave_open();
+            assert!(is_promoted());
+            for _ in 0..2 {
+                let mut own = open();
+                own.publish(b"of this host").unwrap();
+                own.close();
+                assert!(is_promoted());
+            }
+            // A mirror of a promoted channel gets the same records in its one epoch.
+            let mut mirror = open();
+            mirror.session(*of(8).as_bytes()).unwrap();
+            mirror.publish(b"received").unwrap();
+            mirror.gap(mirror.next_sequence() + FURTHER).unwrap();
+            mirror.session(*of(9).as_bytes()).unwrap();
+            mirror.leave_open();
+            assert!(!is_promoted());
         }
     }
 

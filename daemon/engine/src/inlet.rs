@@ -160,10 +160,11 @@ impl Inlet {
         } else {
             self.open(self.channel.clone());
         }
+        self.shared.life.note_beginning(if self.local.is_new() && next > 1 { next } else { 0 });
         if !self.local.session(session) {
             return false;
         }
         self.shared.life.note_session(session);
-        self.local.skip_to(next)
+        self.local.begin_at(next)
     }
 }

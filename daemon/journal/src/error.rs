@@ -80,7 +80,8 @@ pub enum RecordError {
     Unwritten {
         /// The directory.
         path: PathBuf,
-        /// The number of messages that were read but not written, or that are still in the ring. This number can be up to 64 too low.
+        /// The number of messages that were read but not written, or that are still in the ring. This number can be up to 64 too low. If
+        /// the recorder's gate keeps them in the ring, the number includes the skipped sequences there.
         lost: u64,
         /// Whether the channel was restarted meanwhile. Then no later recorder finds these messages.
         is_over: bool,

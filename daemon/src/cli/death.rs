@@ -1,4 +1,4 @@
-//! Reports that a channel's publisher has died without closing the channel.
+//! Reports that a channel's publisher is gone and has not closed the channel: it has died, or it has left the channel to the next one.
 
 use super::Host;
 use super::say::note;
@@ -11,7 +11,7 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(30);
 
 pub(super) fn tell_death(channel: &str) {
-    note!("{channel}: the publisher died without closing; waiting for the next");
+    note!("{channel}: the publisher is gone and has not closed the channel; waiting for the next");
 }
 
 /// Reports once that the publisher of a channel has died, if the channel is a directory of files. During a long silence, the checks become

@@ -213,8 +213,6 @@ fn record(
         Err(RecordError::Moved { .. }) => last.durable = 0,
         Err(RecordError::Unwritten { lost, progress, .. }) => {
             last = **progress;
-            // These messages were taken from the ring, and are in no file.
-            last.messages = last.messages.saturating_sub(last.drained.saturating_sub(last.written));
             sums.unrecorded += lost;
         }
         Err(_) => {}

@@ -71,6 +71,32 @@ fn a_gap_right_before_the_end_is_passed_on() {
     }
 }
 
+/// An earlier mistake: a bridge published into a removed folder, where no new reader found the messages.
+#[test]
+fn a_receiver_whose_channel_was_removed_ends_with_an_error() {
+    let _turn = turn();
+    let (b, line) = (tempfile::tempdir().unwrap(), line());
+    let ingress = receiving(b.path(), &line, Vec::new());
+    std::fs::remove_dir_all(b.path().join("t")).unwrap();
+    wait_until("the end", || ingress.is_finished());
+    let error = ingress.life().error().unwrap();
+    assert!(error.starts_with("the channel's files were removed or moved"), "{error}");
+    receiving(b.path(), &line, Vec::new());
+}
+
+/// An earlier mistake: a receiver that got nothing at all said nothing.
+#[test]
+fn a_receiver_that_hears_nothing_says_so_until_something_comes() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let ingress = receiving(b.path(), &line, Vec::new());
+    let said = wait_for("the silence to be told", || ingress.trouble());
+    assert!(said.starts_with("nothing has arrived on ") && said.contains(&line.group.to_string()), "{said}");
+    let _source = publisher(a.path());
+    let _egress = sending(a.path(), &line, None);
+    wait_until("the end of the silence", || ingress.trouble().is_none());
+}
+
 /// An earlier mistake: the end of a gap in an earlier ring was taken for the beginning of a session in a later ring.
 #[test]
 fn a_gap_of_an_earlier_ring_is_none_of_a_later_one() {

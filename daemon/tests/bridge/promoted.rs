@@ -199,6 +199,8 @@ fn a_channel_of_files_is_promoted_when_its_bridge_has_ended() {
     mirror.kill();
     let (code, done, said) = promote(&hosts, "");
     assert_eq!((code, done["to"].as_u64()), (0, Some(1 + FURTHER)), "{said}");
+    let (code, _, said) = promote(&hosts, "");
+    assert!(code == 1 && said.contains("it was promoted before and is one of this host"), "{code} {said}");
     let open = || Publisher::builder("t").dir(hosts.channels(Host::B)).open().unwrap();
     assert_eq!(open().publish(&[0; LONGEST]).unwrap(), 2 + FURTHER);
 

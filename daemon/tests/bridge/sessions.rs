@@ -400,6 +400,28 @@ fn a_state_file_on_a_full_disk_is_written_when_there_is_room() {
     assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
 }
 
+/// An earlier mistake: a bridge whose state file was damaged, or another channel's, began with the next message and said nothing.
+#[test]
+fn a_state_file_that_does_not_say_where_to_continue_is_told() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let state = a.path().join("bridge.state");
+    let told = |egress: &Egress, said: &str| {
+        let told = |refusal: &&String| refusal.starts_with(&format!("the state file {} ", state.display()));
+        let refusal = egress.life().refusals.iter().find(told).expect("a line about the state file");
+        assert!(refusal.ends_with(said), "{refusal}");
+    };
+    let mut first = publisher(a.path());
+    first.publish_batch(["1", "2", "3"]).unwrap();
+    std::fs::write(&state, b"SHMCBST1 and no record").unwrap();
+    told(&sending_from(a.path(), &line, &state), "has no whole record: this bridge begins with message 4");
+    let _other = publisher(b.path());
+    told(
+        &sending_from(b.path(), &line, &state),
+        "names another stream than the channel's: this bridge begins with message 1",
+    );
+}
+
 /// Two sessions begin within half a second, which is the unit of epochs.
 #[test]
 fn a_channel_made_anew_while_no_bridge_runs_has_a_later_epoch() {

@@ -66,6 +66,28 @@ fn expect_three_messages(events: &Receiver<OwnedEvent>) {
     }
 }
 
+/// On a strict channel, each publisher gets new memory, and only the charter says that the channel had ended.
+#[test]
+fn a_publisher_of_a_daemon_knows_whether_it_follows_an_end() {
+    let daemon = daemon();
+    let client = daemon.client();
+    for name in ["a", "strict"] {
+        let open = || wait_for("a publisher", || publishing(&client, name).open().ok());
+        let first = open();
+        assert!(!first.follows_end() && !first.is_removed(), "{name}");
+        first.close();
+        for _ in 0..2 {
+            let next = open();
+            assert!(next.follows_end(), "{name}");
+            next.close();
+        }
+        open().leave_open();
+        let next = open();
+        assert!(!next.follows_end(), "{name}");
+        next.close();
+    }
+}
+
 #[test]
 fn readers_of_a_daemon_are_told_of_a_publisher_that_died_once_and_of_none_that_lives() {
     for name in ["a", "strict"] {

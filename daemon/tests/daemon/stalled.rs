@@ -218,7 +218,7 @@ fn a_reader_tells_that_its_publisher_died() {
     let reader = Process::start(command.stderr(File::create(&said).unwrap()));
     wait_until("the reader", || !daemon.client().channel("ticks").unwrap().readers.is_empty());
     publisher.leave_open();
-    let told = "shmcast: ticks: the publisher died without closing; waiting for the next\n";
+    let told = "shmcast: ticks: the publisher is gone and has not closed the channel; waiting for the next\n";
     wait_until("the death", || fs::read_to_string(&said).unwrap() == told);
     reader.kill();
 }

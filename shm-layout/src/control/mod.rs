@@ -207,7 +207,7 @@ pub enum Response {
     Promoted(Promotion),
     /// The channel continues in another segment. The segment comes with this packet.
     Moved(Generation),
-    /// The channel's publisher died without closing the channel. Only readers that requested this packet get it.
+    /// The channel's publisher is gone and has not closed the channel. Only readers that requested this packet get it.
     PublisherGone {
         /// The generation into which the publisher published.
         generation: u64,
@@ -323,7 +323,7 @@ pub struct Process {
 pub struct ChannelStatus {
     /// The name.
     pub channel: String,
-    /// The state: `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded` (replaced), `damaged`, or
+    /// The state: `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher is gone), `superseded` (replaced), `damaged`, or
     /// `private` (files that this user is not allowed to read).
     pub state: String,
     /// The publisher; `None` if there is no publisher, or if this process cannot see it.

@@ -213,10 +213,11 @@ impl Inlet {
         if self.local.publisher.is_none() && self.local.error.is_none() {
             return false;
         }
+        self.shared.life.note_beginning(if self.local.is_new() && next > 1 { next } else { 0 });
         if !self.local.session(session) {
             return false;
         }
         self.shared.life.note_session(session);
-        self.local.skip_to(next)
+        self.local.begin_at(next)
     }
 }

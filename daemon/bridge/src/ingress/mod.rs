@@ -13,7 +13,7 @@
 
 use shmcast::PublisherBuilder;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 mod anew;
 mod control;
@@ -25,6 +25,7 @@ mod opening;
 mod port;
 mod promoting;
 mod receiving;
+mod silence;
 mod stale;
 
 use super::BridgeError;
@@ -42,7 +43,7 @@ use super::proto::session::Session;
 use super::renewal::{Renewal, Watch};
 use super::socket::RefusedSettings;
 use super::spec::{BridgeSpec, Direction, TimeMode, WaitMode};
-use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
+use super::status::{Board, Life, Phase, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, try_cpu, wall_ns};
 use super::times::{self, OriginTimes};
 use super::waiting::{Choice, Waiting};
@@ -52,6 +53,7 @@ use opening::{follow, locks_of, open_ports, receiver_config, receiver_id, repair
 use promoting::Orders;
 pub use promoting::Promoter;
 use receiving::Receiving;
+use silence::{Places, Silence};
 use stale::Stale;
 
 /// Options that the bridge's owner sets. They are not part of the spec.
@@ -73,6 +75,8 @@ struct IngressState {
     to_ring: SharedHistogram,
     /// The number of lines that were opened again, and the number of groups that were joined again.
     renewal: Renewal,
+    /// The sentence about the silence of the feed; `None` if the feed is not silent.
+    silent: Mutex<Option<String>>,
 }
 
 impl IngressState {
@@ -84,6 +88,7 @@ impl IngressState {
             recovery: SharedHistogram::default(),
             to_ring: SharedHistogram::default(),
             renewal: Renewal::default(),
+            silent: Mutex::default(),
         }
     }
 }
@@ -183,6 +188,8 @@ impl Ingress {
             choice,
             timeouts: [0; MAX_SERVERS],
             stale: Stale::default(),
+            silence: Silence::default(),
+            places: Places::of(spec, receive),
             stranger: None,
             to_ring: Histogram::default(),
             since_ns: wall_ns(),
@@ -205,10 +212,15 @@ impl Ingress {
         Promoter(self.shared.clone())
     }
 
-    /// Returns a problem if a gate of the channel holds the messages up, or another feed arrives on the bridge's lines. The bridge runs
-    /// nevertheless.
+    /// Returns a problem if a gate of the channel holds the messages up, if another feed arrives on the bridge's lines, or if nothing of the
+    /// feed arrives. The bridge runs nevertheless.
     pub fn trouble(&self) -> Option<String> {
-        self.life().held_up().or_else(|| self.stranger())
+        self.life().held_up().or_else(|| self.stranger()).or_else(|| self.silent())
+    }
+
+    fn silent(&self) -> Option<String> {
+        let silent = self.shared.silent.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        silent.filter(|_| self.life().phase() == Phase::Running)
     }
 
     fn stranger(&self) -> Option<String> {

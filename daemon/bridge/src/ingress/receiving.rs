@@ -4,7 +4,7 @@ use rustix::thread::sched_yield;
 use shmcast::Publisher;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::IngressState;
@@ -12,6 +12,7 @@ use super::control::{is_from_server, server_of, take_word};
 use super::inlet::Inlet;
 use super::native::{self, NativeReceiving, head_of};
 use super::port::{Port, Role, explain_a_loss, note_datagram, record_to_ring};
+use super::silence::{Heard, Places, Silence};
 use super::stale::Stale;
 use crate::pcap::Tap;
 use crate::proto::awake::Awake;
@@ -71,6 +72,8 @@ pub(super) struct Receiving {
     /// For each server, how many of its timeouts the loop has handled.
     pub(super) timeouts: [u64; MAX_SERVERS],
     pub(super) stale: Stale,
+    pub(super) silence: Silence,
+    pub(super) places: Places,
     /// The last session of another feed that was reported.
     pub(super) stranger: Option<Session>,
     pub(super) to_ring: Histogram,
@@ -120,8 +123,12 @@ impl Receiving {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
             self.renew_lines();
+            self.inlet.local.look_for_files();
             self.ports.iter_mut().for_each(Port::end_window);
             self.show(self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
+            if self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM) {
+                self.note_silence();
+            }
             self.look_up();
         }
         self.turns = self.turns.wrapping_add(1);
@@ -364,6 +371,19 @@ impl Receiving {
             self.receive_all(now_ns, true);
             now_ns = self.awake.at(self.clock.now_ns());
         }
+    }
+
+    /// Notes whether something of the feed arrives.
+    fn note_silence(&mut self) {
+        let now_ns = self.awake.at(self.clock.now_ns());
+        let (lines, servers) = (&self.inlet.counters.lines, &self.receiver.counters().servers);
+        let heard = Heard {
+            silence_ns: self.receiver.silence_ns(now_ns),
+            datagrams: lines.iter().map(|line| line.socket.datagrams).sum(),
+            has_answer: servers.iter().any(|server| server.packets > 0),
+        };
+        let silent = self.silence.look(heard, wall_ns(), &self.places);
+        *self.shared.silent.lock().unwrap_or_else(PoisonError::into_inner) = silent;
     }
 
     pub(super) fn show(&mut self, histograms: bool) {

@@ -181,7 +181,11 @@ impl Drop for CaptureFile {
 
 /// Opens the file of a capture. Replaces an existing file by a new one, because other users might be able to read the existing file.
 /// Refuses a link, because another user might have put it there.
+/// Writes to a descriptor of this process, such as `/dev/stdout`, directly.
 fn open(path: &Path) -> io::Result<File> {
+    if is_descriptor(path) {
+        return open_descriptor(path);
+    }
     let mut options = File::options();
     let found = match path.symlink_metadata() {
         Ok(found) => found.file_type(),
@@ -196,16 +200,34 @@ fn open(path: &Path) -> io::Result<File> {
             fs::remove_file(path)?;
             options.write(true).create_new(true).mode(PRIVATE).open(path)
         }
-        () if found.is_fifo() => open_fifo(path),
+        () if found.is_fifo() => open_fifo(path, OFlags::NOFOLLOW),
         () => options.write(true).open(path),
     }
 }
 
+/// Whether the path names a descriptor of this process, such as `/dev/stdout`, or the path of a shell's `>(program)`. No other program can
+/// put a link there.
+fn is_descriptor(path: &Path) -> bool {
+    let linked = ["/dev/stdout", "/dev/stderr"].iter().any(|name| path == Path::new(name));
+    let path = if linked { fs::read_link(path) } else { Ok(path.to_owned()) };
+    let Ok(path) = path else { return false };
+    let folder = path.parent().and_then(|folder| fs::canonicalize(folder).ok());
+    folder.is_some() && folder == fs::canonicalize("/proc/self/fd").ok()
+}
+
+/// Opens the target of a descriptor of this process. What the target already has is kept.
+fn open_descriptor(path: &Path) -> io::Result<File> {
+    match path.metadata()?.file_type().is_fifo() {
+        true => open_fifo(path, OFlags::empty()),
+        false => File::options().append(true).open(path),
+    }
+}
+
 /// Opens a FIFO, for example Wireshark's. Waits only for a while for its reader.
-fn open_fifo(path: &Path) -> io::Result<File> {
+fn open_fifo(path: &Path, more: OFlags) -> io::Result<File> {
     let start = Instant::now();
     loop {
-        let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
+        let flags = (OFlags::NONBLOCK | more).bits() as i32;
         match File::options().write(true).custom_flags(flags).open(path) {
             Err(e) if e.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {}
             opened => {

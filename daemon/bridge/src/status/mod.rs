@@ -104,6 +104,8 @@ pub struct Life {
     stop: AtomicBool,
     phase: AtomicU8,
     session: Mutex<Option<Session>>,
+    /// The message with which a new received channel began; 0 if it did not begin, or began with its first message.
+    beginning: AtomicU64,
     /// The session of another feed that arrives on the same lines, and is ignored.
     stranger: Mutex<Option<Session>>,
     /// The gate of the local channel because of which no message has passed for some time.
@@ -122,6 +124,7 @@ impl Life {
             stop: AtomicBool::new(false),
             phase: AtomicU8::new(Phase::Running as u8),
             session: Mutex::default(),
+            beginning: AtomicU64::new(0),
             stranger: Mutex::default(),
             held_by: Mutex::default(),
             refusals,
@@ -154,6 +157,19 @@ impl Life {
     /// Notes the session when it begins. This takes a lock, which is acceptable because sessions rarely begin.
     pub fn note_session(&self, session: Session) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
+    }
+
+    /// Notes with which message a new received channel begins. Call this before the session is noted.
+    pub fn note_beginning(&self, first: u64) {
+        self.beginning.store(first, Ordering::Relaxed);
+    }
+
+    /// Returns the end of a sentence about the session. It says with which message a new received channel began, if not with its first one.
+    pub fn beginning(&self) -> String {
+        match self.beginning.load(Ordering::Relaxed) {
+            0 => String::new(),
+            first => format!(", beginning with message {first}"),
+        }
     }
 
     /// The bridge's phase.

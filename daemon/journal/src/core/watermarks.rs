@@ -40,6 +40,14 @@ impl Writer {
         self.reserve
     }
 
+    /// The number of messages whose frames are in no file. Skipped sequences are no messages.
+    pub(crate) fn unwritten(&self) -> u64 {
+        let waiting = self.waiting.iter().map(|frame| frame.draft.messages);
+        let pending =
+            self.pending.iter().filter(|frame| frame.next > self.written).map(|frame| frame.messages);
+        waiting.chain(pending).map(u64::from).sum::<u64>() + self.forgotten
+    }
+
     /// Bytes written to files.
     pub(crate) const fn bytes_written(&self) -> u64 {
         self.bytes_written

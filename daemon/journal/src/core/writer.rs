@@ -42,6 +42,7 @@ pub(super) struct Pending {
     pub(super) next: u64,
     pub(super) reserve: u64,
     pub(super) size: usize,
+    pub(super) messages: u32,
     /// The frame itself, for a second write if the file fails. `None` with [`SyncPolicy::None`].
     pub(super) frame: Option<Arc<Frame>>,
 }
@@ -96,6 +97,8 @@ pub struct Writer {
     pub(super) reserve: u64,
     pub(super) buffered: usize,
     pub(super) bytes_written: u64,
+    /// Messages of abandoned files that are in memory no more, until a later frame is written.
+    pub(super) forgotten: u64,
     pub(super) is_closing: bool,
     /// Whether the last file was abandoned, and no new file was begun since then.
     pub(super) gave_up: bool,
@@ -135,6 +138,7 @@ impl Writer {
             errors: VecDeque::new(),
             buffered: 0,
             bytes_written: 0,
+            forgotten: 0,
             is_closing: false,
             gave_up: false,
         }
@@ -304,9 +308,10 @@ impl Writer {
             count += 1;
             let (next, reserve) = (frame.draft.next, frame.reserve);
             let size = frame.bytes.len();
+            let messages = frame.draft.messages;
             let frame = keeps.then_some(frame);
-            let placed = file.composer.frames();
-            self.pending.push_back(Pending { file: file.number, frames: placed, next, reserve, size, frame });
+            let (file, frames) = (file.number, file.composer.frames());
+            self.pending.push_back(Pending { file, frames, next, reserve, size, messages, frame });
         }
         let (number, next, frames) = (file.number, file.composer.due(), file.composer.frames());
         let (bytes, durable) = (size_of_all(&pieces), self.settings.sync == SyncPolicy::Each);
@@ -398,6 +403,7 @@ impl Writer {
                     open.written = frames;
                     open.synced = if each { frames } else { open.synced };
                     self.written = self.written.max(next);
+                    self.forgotten = 0;
                     if is_proof && open.is_named {
                         (self.failures, self.retry_at) = (0, None);
                     }
@@ -484,7 +490,10 @@ impl Writer {
         while let Some(last) = self.pending.pop_back() {
             match last.frame {
                 Some(frame) => self.waiting.push_front(frame),
-                None => self.buffered -= last.size,
+                None => {
+                    self.buffered -= last.size;
+                    self.forgotten += u64::from(last.messages);
+                }
             }
         }
         self.freed = 0;

@@ -40,7 +40,7 @@ pub struct Progress {
     pub written: u64,
     /// Every sequence up to this one is in the journal on the disk, as a message or as lost.
     pub durable: u64,
-    /// Messages recorded.
+    /// Messages recorded. While the recorder runs, this includes messages that are not written yet.
     pub messages: u64,
     /// The number of sequences that the ring overwrote before the recorder read them, since the start.
     pub overrun: u64,
@@ -336,7 +336,7 @@ impl Recorder {
         let _ = shared.directory.remove_spare();
         let progress = shared.progress();
         // Without syncs, a file that cannot be sealed can lack messages that are no longer in memory.
-        let ended = if lost(&shared, &ended) > 0 { Err(unwritten(&shared, ended)) } else { ended };
+        let ended = if is_short(&shared, &ended) { Err(unwritten(&shared, ended)) } else { ended };
         drop(shared);
         for lane in lanes {
             lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -346,23 +346,27 @@ impl Recorder {
     }
 }
 
-/// Returns how many messages were read but not written, or are still in the ring.
-fn lost(shared: &RecorderState, ended: &Result<u64, RecordError>) -> u64 {
-    let left = *ended.as_ref().unwrap_or(&0);
-    shared.drained.load(Ordering::Relaxed).saturating_sub(shared.writer().written()) + left
+/// Whether the journal lacks sequences that were read, or messages that are still in the ring.
+fn is_short(shared: &RecorderState, ended: &Result<u64, RecordError>) -> bool {
+    let is_left = matches!(ended, Ok(1..));
+    is_left || shared.drained.load(Ordering::Relaxed) > shared.writer().written()
 }
 
 /// Returns the reason why a recording ends before its disk has accepted everything. If the folder was removed, this is the reason.
 /// Otherwise, if messages were lost, the loss is the reason, and not the error with which the reading of the channel ended.
 fn unwritten(shared: &RecorderState, ended: Result<u64, RecordError>) -> RecordError {
-    match (lost(shared, &ended), ended) {
-        (_, Err(error @ RecordError::Moved { .. })) | (0, Err(error)) => error,
-        (lost, ended) => RecordError::Unwritten {
-            path: shared.directory.path().to_owned(),
-            lost,
-            is_over: ended.is_err_and(|error| error.is_restart()),
-            last: std::iter::from_fn(|| shared.writer().take_error()).last(),
-            progress: Box::new(shared.progress()),
-        },
+    let unwritten = shared.writer().unwritten();
+    match (is_short(shared, &ended), ended) {
+        (_, Err(error @ RecordError::Moved { .. })) | (false, Err(error)) => error,
+        (_, ended) => {
+            let now = shared.progress();
+            RecordError::Unwritten {
+                path: shared.directory.path().to_owned(),
+                lost: unwritten + *ended.as_ref().unwrap_or(&0),
+                is_over: ended.is_err_and(|error| error.is_restart()),
+                last: std::iter::from_fn(|| shared.writer().take_error()).last(),
+                progress: Box::new(Progress { messages: now.messages.saturating_sub(unwritten), ..now }),
+            }
+        }
     }
 }

@@ -153,7 +153,7 @@ pub(super) fn receive(
         let counters = receiver.counters();
         if let Some(now) = receiver.life().session().filter(|now| session != Some(*now)) {
             session = Some(now);
-            progress.suspend(|| note!("{name}: receiving session {now}"));
+            progress.suspend(|| note!("{name}: receiving session {now}{}", receiver.life().beginning()));
         }
         link.look(&progress, name, counters.is_connected == 1, receiver.trouble_of_servers());
         // Each gate is reported once, even if it holds messages up again.

@@ -5,7 +5,8 @@ use crate::cli::{Host, HostArg};
 use anyhow::{Context, Result};
 use serde_json::json;
 use shmcast::control::Promotion;
-use shmcast_bridge::promotion::{PromoteError, promote};
+use shmcast::{History, Start};
+use shmcast_bridge::promotion::{PromoteError, is_promoted, promote};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ Make sure that the other host is gone, and never promote on two hosts.
 
 With a daemon this is refused while the publisher's host is heard, or while the channel has a journal that does not
 record; --force does it all the same. The daemon keeps the bridge idle until it is removed from the configuration.
-Without a daemon, end `shmcast bridge recv` first.";
+Without a daemon, end `shmcast bridge recv` first; a channel that was promoted before is refused, except with --force.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -29,7 +30,8 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Promote the channel although a packet of its publisher's host arrived within the last 3 s, or although nothing writes to its journal
+    /// Promote the channel although a packet of its publisher's host arrived within the last 3 s, nothing writes to its journal, or it was
+    /// promoted before
     #[arg(long)]
     force: bool,
     /// Print what was done as JSON on stdout
@@ -41,7 +43,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (host, channel) = args.host.host_of(&args.channel)?;
     let done = match &host {
         Host::Daemon(client) => client.promote(&channel, args.force)?,
-        Host::Directory(_) => promote_here(&host, &channel).with_context(|| format!("promote {channel}"))?,
+        Host::Directory(_) => {
+            promote_here(&host, &channel, args.force).with_context(|| format!("promote {channel}"))?
+        }
     };
     let Promotion { session, from, to } = &done;
     match args.json {
@@ -56,10 +60,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Promotes a channel that is a directory of files. This process becomes its publisher, so no bridge can publish on the channel at the same
 /// time.
-fn promote_here(host: &Host, channel: &str) -> Result<Promotion> {
+fn promote_here(host: &Host, channel: &str, force: bool) -> Result<Promotion> {
     let came = |session: Option<[u8; 10]>| session.map(Session::from_bytes).ok_or(PromoteError::NoMirror);
     // The session is checked first, because opening a channel as its publisher begins an epoch.
-    came(host.subscriber(channel).page(false).open()?.remote_session())?;
+    let reader = host.subscriber(channel).page(false).start(Start::Oldest).history(History::Never);
+    let mut reader = reader.open()?;
+    came(reader.remote_session())?;
+    if !force && is_promoted(&mut reader)? {
+        return Err(PromoteError::Own.into());
+    }
     let mut publisher = host.publisher(channel).open()?;
     let before = came(publisher.remote_session())?;
     let done = promote(&mut publisher, (before, 0), &BridgeSpec::new(channel).tag(), u64::MAX)?;

@@ -131,7 +131,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let counters = ingress.counters();
         if let Some(now) = ingress.life().session().filter(|now| session != Some(*now)) {
             session = Some(now);
-            progress.suspend(|| note!("{channel}: receiving session {now}"));
+            progress.suspend(|| note!("{channel}: receiving session {now}{}", ingress.life().beginning()));
         }
         // Each trouble is reported once, even if it comes and goes.
         if let Some(trouble) = ingress.trouble().filter(|trouble| troubles.insert(trouble.clone())) {

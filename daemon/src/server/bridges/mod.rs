@@ -412,7 +412,8 @@ impl Work {
         if session != bridge.session {
             bridge.session = session;
             if let Some(session) = session {
-                events.tell("bridge-session", channel, None, None, &format!("{name:?}: {session}"));
+                let detail = format!("{name:?}: {session}{}", endpoint.life().beginning());
+                events.tell("bridge-session", channel, None, None, &detail);
             }
         }
         if endpoint.is_finished() {

@@ -409,8 +409,12 @@ impl Work {
             0 => recorder.stop(),
             next => recorder.close(next),
         };
-        // A recorder that has failed reads nothing more, so after an error the progress before `stop` is the last one.
-        let last = *ended.as_ref().unwrap_or(&before);
+        let last = match &ended {
+            Ok(last) => *last,
+            Err(RecordError::Unwritten { progress, .. }) => **progress,
+            // A recorder that has failed reads nothing more, so the progress before `stop` is the last one.
+            Err(_) => before,
+        };
         {
             let mut state = self.recording.state();
             (state.is_running, state.progress) = (false, Some(last));

@@ -384,7 +384,7 @@ impl Registry {
         for (name, channel) in self.channels.iter_mut().chain(&mut self.retired) {
             if let Some(Attached { who, .. }) = channel.let_go(id) {
                 let orphaned = channel.dead_publisher().is_some();
-                let detail = if orphaned { "died without closing the channel" } else { "" };
+                let detail = if orphaned { "left without closing the channel" } else { "" };
                 self.events.tell("detached", Some(name), Some("publisher"), Some(&who), detail);
                 is_publisher = true;
                 channel.tell_death();

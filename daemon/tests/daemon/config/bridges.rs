@@ -114,6 +114,23 @@ fn two_channels_whose_sessions_begin_alike_are_not_told_apart() {
 }
 
 #[test]
+fn two_bridges_share_no_state_file() {
+    let sends = |name: &str, port: u16, state: &str| {
+        format!(
+            "[[bridge]]\nname = \"{name}\"\nchannel = \"{name}\"\nline = [{{ group = \"239.1.2.3:{port}\" }}]\n[bridge.send]\nstate = \"{state}\"\n"
+        )
+    };
+    let one = sends("ticks", 30001, "/var/lib/state");
+    let said = "bridge \"rates\": state: /var/lib/state is bridge \"ticks\"'s already: choose another file";
+    let [problem] = &problems(&(one.clone() + &sends("rates", 30003, "/var/lib/state")))[..] else {
+        panic!("one problem")
+    };
+    assert!(problem.ends_with(said), "{problem}");
+    let other = format!("{CHANNELS}{one}{}", sends("rates", 30003, "/var/lib/other"));
+    Config::parse(&other, "test.toml").unwrap();
+}
+
+#[test]
 fn a_misspelt_field_is_told_with_its_place_and_the_nearest_one_at_every_depth() {
     let text = send("wait = \"spin\"\ncpu = 1\npayload_byte = 1400\n[bridge.send]");
     refuses(&text, 5, 1, "bridge \"ticks\": unknown field `payload_byte`: did you mean `payload_bytes`?");

@@ -84,6 +84,8 @@ pub struct Unwrap {
     kept_since: usize,
     past: Vec<Past>,
     left: Left,
+    /// Malformed datagrams that begin like packets of sessions that are not followed. A session that begins later counts its own.
+    unread: Left,
     /// The counters so far. Each datagram is in one of them after [`Unwrap::finish`].
     pub counters: UnwrapCounters,
 }
@@ -156,9 +158,12 @@ impl Unwrap {
             Parsed::Sealed => return self.count(|counters| &mut counters.sealed),
             Parsed::Malformed(reason) => {
                 self.counters.malformed.count(reason);
-                let feed = self.feed.as_ref();
-                let is_of_feed = feed.is_some_and(|feed| datagram.starts_with(feed.session.as_bytes()));
-                self.counters.damaged += u64::from(is_of_feed);
+                if let Some(session) = datagram.first_chunk().map(|name| Session::from_bytes(*name)) {
+                    match self.feed.as_ref().is_some_and(|feed| feed.session == session) {
+                        true => self.counters.damaged += 1,
+                        false => self.unread.note(session),
+                    }
+                }
                 return None;
             }
         };

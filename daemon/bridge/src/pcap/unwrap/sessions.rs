@@ -29,7 +29,7 @@ pub(super) struct Past {
     given_up: Vec<Range<u64>>,
 }
 
-/// The sessions whose packets were left out, with the number of these packets.
+/// Sessions with packets that were left out or not read, and the number of these packets.
 #[derive(Debug, Default)]
 pub(super) struct Left(Vec<(Session, u64)>);
 
@@ -40,6 +40,12 @@ impl Left {
         } else if self.0.len() < REMEMBERED {
             self.0.push((session, 1));
         }
+    }
+
+    /// Forgets a session, and returns the number of its packets.
+    fn take(&mut self, session: Session) -> u64 {
+        let at = self.0.iter().position(|(known, _)| *known == session);
+        at.map_or(0, |at| self.0.swap_remove(at).1)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Session, u64)> + '_ {
@@ -66,6 +72,7 @@ impl Unwrap {
     ) {
         self.kept_since = 0;
         let Head { session, is_native, .. } = *head;
+        self.counters.damaged += self.unread.take(session);
         if let Some(at) = self.past.iter().rposition(|past| past.session == session) {
             let Past { next, given_up, .. } = self.past.remove(at);
             self.feed =

@@ -218,6 +218,21 @@ fn what_is_no_packet_of_the_feed_is_named() {
     assert_eq!((counters.damaged, counters.has_lost()), (1, true));
 }
 
+/// An earlier mistake: an unreadable packet counted only if its session was followed already.
+#[test]
+fn an_unreadable_packet_before_its_session_is_damage() {
+    let mut first = packet("FEED", 1, 1);
+    first.pop();
+    let mut other = packet("OTHER", 1, 1);
+    other.pop();
+    let datagrams = [first.clone(), other, b"noise".to_vec(), packet("FEED", 2, 1), packet("FEED", 3, 1)];
+    let (got, counters) = unwrap(None, &datagrams, true);
+    assert!(got.contains(&Got::Messages(2..4)), "{got:?}");
+    assert_eq!((counters.malformed.total(), counters.damaged, counters.has_lost()), (3, 1, true));
+    let (_, counters) = unwrap(Some("FEED"), &[packet("FEED", 2, 1), first], true);
+    assert_eq!((counters.damaged, counters.has_lost()), (1, true));
+}
+
 proptest! {
     /// In this test, the receiver waits long enough for every late packet. Then each message of the capture is delivered once, each other
     /// message is missing, and each datagram is in one counter.

@@ -32,6 +32,7 @@ pub(super) fn copy(of: &Writer) -> Writer {
         reserve: of.reserve,
         buffered: of.buffered,
         bytes_written: of.bytes_written,
+        forgotten: of.forgotten,
         is_closing: of.is_closing,
         gave_up: of.gave_up,
     }

@@ -53,10 +53,10 @@ public interface Handler {
     default void restarted() {}
 
     /**
-     * The publisher died without closing the channel. Only subscribers that watch the publisher get this event. Receiving again waits for
-     * the next publisher.
+     * The publisher is gone and has not closed the channel. Only subscribers that watch the publisher get this event. Receiving again waits
+     * for the next publisher.
      *
-     * @param epoch the epoch of the dead publisher
+     * @param epoch the epoch of the publisher that is gone
      */
     default void publisherGone(long epoch) {}
 

@@ -1,0 +1,125 @@
+//! Notices that nothing of the feed arrives, and says what to check.
+
+use crate::proto::SECOND_NS;
+use crate::spec::{BridgeSpec, LineSpec, ReceiveSpec};
+
+/// A silence is reported after this time. A sender sends heartbeats more often.
+const SILENT_NS: u64 = 5 * SECOND_NS;
+const DAY_S: u64 = 86_400;
+
+/// The silence of a feed.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    /// The time of the last packet of the feed, in seconds since 1970; `None` if the feed is not silent.
+    since_s: Option<u64>,
+    /// Datagrams of any kind that had arrived on the lines when the silence began.
+    datagrams: u64,
+}
+
+/// What a receiver knows about its feed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heard {
+    /// The time since the last packet of the feed, or since the start.
+    pub(super) silence_ns: u64,
+    /// Datagrams of any kind that arrived on the lines so far.
+    pub(super) datagrams: u64,
+    /// Whether a server has answered so far.
+    pub(super) has_answer: bool,
+}
+
+impl Silence {
+    /// Returns a sentence about the silence; `None` if the feed is not silent. `wall_ns` is the time in nanoseconds since 1970. The sentence
+    /// stays the same as long as nothing changes, but for the days.
+    pub(super) fn look(&mut self, heard: Heard, wall_ns: u64, places: &Places) -> Option<String> {
+        if heard.silence_ns < SILENT_NS {
+            *self = Self { since_s: None, datagrams: heard.datagrams };
+            return None;
+        }
+        let now_s = wall_ns / SECOND_NS;
+        let since_s = *self.since_s.get_or_insert(wall_ns.saturating_sub(heard.silence_ns) / SECOND_NS);
+        let what = match heard.datagrams > self.datagrams {
+            true => "no packet of the feed has arrived, although others do,",
+            false => "nothing has arrived",
+        };
+        let days = match now_s.saturating_sub(since_s) / DAY_S {
+            0 => String::new(),
+            days => format!(" ({days} days ago)"),
+        };
+        let Places { feed, servers } = places;
+        let answers = match servers.is_empty() || heard.has_answer {
+            true => String::new(),
+            false => format!(". No server has answered: {servers}"),
+        };
+        Some(format!(
+            "{what} on {feed} since {} UTC{days}: check that the sender runs and sends there, that the interface here is in its network, \
+             and that no firewall or switch is in the way{answers}",
+            time_of_day(since_s)
+        ))
+    }
+}
+
+fn time_of_day(since_s: u64) -> String {
+    let second = since_s % DAY_S;
+    format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
+}
+
+/// The places from which a receiver gets its feed and its repairs, for people.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    feed: String,
+    servers: String,
+}
+
+impl Places {
+    pub(super) fn of(spec: &BridgeSpec, receive: &ReceiveSpec) -> Places {
+        let servers: Vec<_> = receive.servers.iter().map(ToString::to_string).collect();
+        let servers = servers.join(", ");
+        let lines = spec.lines.iter().map(name_of);
+        let unicast = receive.unicast.then(|| format!("the lease of {servers}"));
+        Places { feed: lines.chain(unicast).collect::<Vec<_>>().join(" and "), servers }
+    }
+}
+
+fn name_of(line: &LineSpec) -> String {
+    match (&line.interface, line.group.ip().is_multicast()) {
+        (Some(interface), _) => format!("{} (interface {interface})", line.group),
+        (None, true) => format!("{} (interface of the kernel's choice)", line.group),
+        (None, false) => line.group.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silence_is_told_with_its_beginning_and_its_place() {
+        let line = LineSpec {
+            interface: Some("eth0".to_owned()),
+            ..LineSpec::to("239.1.2.3:30001".parse().unwrap())
+        };
+        let spec = BridgeSpec { lines: vec![line], ..BridgeSpec::new("ticks") };
+        let receive =
+            ReceiveSpec { servers: vec!["10.0.0.1:30002".parse().unwrap()], ..ReceiveSpec::default() };
+        let places = Places::of(&spec, &receive);
+        let mut silence = Silence::default();
+        let mut look = |silent_s: u64, wall_s: u64, datagrams, has_answer| {
+            let heard = Heard { silence_ns: silent_s * SECOND_NS, datagrams, has_answer };
+            silence.look(heard, wall_s * SECOND_NS, &places)
+        };
+        assert_eq!(look(4, 1_004, 7, false), None);
+        let said = look(5, 1_005, 7, false).unwrap();
+        assert!(said.starts_with(
+            "nothing has arrived on 239.1.2.3:30001 (interface eth0) since 00:16:40 UTC: check"
+        ));
+        assert!(said.ends_with("No server has answered: 10.0.0.1:30002"), "{said}");
+        assert_eq!(look(900, 1_901, 7, false), Some(said.clone()), "the same words, whatever the clocks say");
+        let said = look(901, 1_902, 8, true).unwrap();
+        assert!(said.starts_with("no packet of the feed has arrived, although others do, on 239"), "{said}");
+        assert!(!said.contains("No server"), "{said}");
+        let said = look(90_000, 91_000, 8, true).unwrap();
+        assert!(said.contains("00:16:40 UTC (1 days ago)"), "{said}");
+        assert_eq!(look(0, 91_000, 9, true), None);
+        assert!(look(6, 91_010, 9, true).unwrap().contains("since 01:16:44 UTC"));
+    }
+}
