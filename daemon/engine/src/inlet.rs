@@ -22,7 +22,7 @@ pub(crate) struct Inlet {
     origins: Origins,
     /// The error of the writer's clock, according to the last block.
     clock_error: u16,
-    /// The sequence that was due when the channel was closed.
+    /// The sequence that was due when the channel was last open.
     closed_at: u64,
     /// Whether the log has more entries after the current one.
     has_more: bool,
@@ -51,6 +51,13 @@ impl Inlet {
     /// Returns the next sequence that is due.
     pub(crate) fn next_sequence(&self) -> u64 {
         self.local.publisher.as_ref().map_or(self.closed_at, Publisher::next_sequence)
+    }
+
+    /// Does the same as [`Local::look_for_files`].
+    pub(crate) fn look_for_files(&mut self) {
+        let next = self.next_sequence();
+        self.local.look_for_files();
+        self.closed_at = next;
     }
 
     /// Notes the possible error of the writer's clock, in units of 10 us. `None` keeps the noted value. Also reads this host's clocks

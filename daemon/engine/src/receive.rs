@@ -178,7 +178,7 @@ impl Receiving {
             let now_ns = self.clock.now_ns();
             if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
                 self.shown_ns = now_ns;
-                self.inlet.local.look_for_files();
+                self.inlet.look_for_files();
                 self.show();
                 self.look_at_keys();
             }
