@@ -21,6 +21,7 @@
 pub mod block;
 pub(crate) mod mutant;
 pub mod reader;
+pub mod requests;
 pub mod seal;
 pub mod want;
 pub mod writer;
