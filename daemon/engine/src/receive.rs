@@ -21,18 +21,21 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::EngineError;
-use crate::client::Log;
+use crate::client::{Inbox, Log};
 use crate::inlet::Inlet;
 use crate::options::ReceiverOptions;
 use crate::outlet::choice_of;
 use crate::proto::block::clock_error_of;
 use crate::proto::reader::{Ask, Reader, ReaderConfig};
+use crate::proto::want::Want;
 use crate::send::{checked, runtime};
 use crate::state::ReceiveState;
 use crate::status::ReceiveCounters;
 
 /// The thread checks the stop flag at least this often.
 const LOOK_UP: Duration = Duration::from_millis(20);
+/// The time after which the stream's leader is asked again for missing messages that it did not have.
+const LEADER_EVERY_NS: u64 = 1_000 * MILLISECOND_NS;
 /// The interval at which the clocks are read.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 
@@ -74,7 +77,11 @@ impl Receiver {
         let nats = checked(spec, false)?;
         let receive = spec.receive.clone().unwrap_or_default();
         let runtime = runtime()?;
-        let log = runtime.block_on(Log::open(spec, nats))?;
+        let (log, inbox) = runtime.block_on(async {
+            let log = Log::open(spec, nats).await?;
+            let inbox = log.inbox().await?;
+            Ok::<_, EngineError>((log, inbox))
+        })?;
         let shared = Arc::new(ReceiveState {
             life: Arc::new(Life::new(Vec::new(), choice_of(spec.wait).shown)),
             counters: Board::default(),
@@ -99,6 +106,8 @@ impl Receiver {
             reader,
             inlet,
             follows: None,
+            inbox,
+            leader: LeaderAsks::default(),
             answer,
             clock: Clock::start(),
             shared: shared.clone(),
@@ -151,7 +160,36 @@ enum Answer {
     Got(u64, Option<(u64, Bytes)>),
     Follow(u64, Box<pull::Stream>),
     Want(u64, Option<Bytes>),
+    /// The leader's block for a request to the writers.
+    Leader(u64, Option<Bytes>),
     Failed(u64),
+}
+
+/// When the stream's leader is asked for missing messages. It is asked beside the writers, if they did not answer the first request.
+#[derive(Debug, Default)]
+struct LeaderAsks {
+    /// The first sequence that the writers were last asked for.
+    first: u64,
+    is_asked: bool,
+    /// Whether the leader had the messages that it was last asked for.
+    has_some: bool,
+    /// The time before which the leader is not asked.
+    rest_until_ns: u64,
+}
+
+impl LeaderAsks {
+    /// Whether the leader is asked beside this request to the writers.
+    fn begin(&mut self, now_ns: u64, first: u64) -> bool {
+        let is_again = std::mem::replace(&mut self.first, first) == first;
+        let is_due = (is_again || self.has_some) && !self.is_asked && now_ns >= self.rest_until_ns;
+        self.is_asked |= is_due;
+        is_due
+    }
+
+    fn end(&mut self, now_ns: u64, has_some: bool) {
+        (self.is_asked, self.has_some) = (false, has_some);
+        self.rest_until_ns = if has_some { 0 } else { now_ns + LEADER_EVERY_NS };
+    }
 }
 
 /// The state of the thread.
@@ -161,6 +199,9 @@ struct Receiving {
     inlet: Inlet,
     /// The entries that the client delivers, and the round of the reader's request for them.
     follows: Option<(u64, Box<pull::Stream>)>,
+    /// The answers of the writers.
+    inbox: Inbox,
+    leader: LeaderAsks,
     answer: UnboundedSender<Answer>,
     clock: Clock,
     shared: Arc<ReceiveState>,
@@ -193,6 +234,7 @@ impl Receiving {
             tokio::select! {
                 biased;
                 Some(answer) = answers.recv() => self.take_answer(answer),
+                Some((round, block)) = self.inbox.next() => self.take_answer(Answer::Want(round, block)),
                 entry = next_entry(&mut self.follows) => self.take_entry(entry),
                 () = tokio::time::sleep(due) => {}
             }
@@ -235,8 +277,11 @@ impl Receiving {
         }
     }
 
-    /// Starts a request. The answer arrives through the queue.
+    /// Starts a request. The answer arrives through the queue. The answer of a writer arrives at the inbox.
     fn ask(&mut self, round: u64, ask: Ask) {
+        if let Ask::Want(want) = ask {
+            return self.want(round, want);
+        }
         let (log, answer) = (self.log.clone(), self.answer.clone());
         if matches!(ask, Ask::Follow(_)) {
             self.follows = None;
@@ -250,11 +295,30 @@ impl Receiving {
                     log.link.followed(&entries);
                     entries.ok().map(|entries| Answer::Follow(round, Box::new(entries)))
                 }
-                Ask::Want(want) => Some(Answer::Want(round, log.want(want).await)),
+                Ask::Want(_) => None,
             };
             // If the thread has ended, nobody takes the answer any more.
             let _ = answer.send(answered.unwrap_or(Answer::Failed(round)));
         });
+    }
+
+    /// Asks the writers for missing messages. If they have not answered, also asks the stream's leader.
+    fn want(&mut self, round: u64, want: Want) {
+        let now_ns = self.clock.now_ns();
+        // After the hole, the reader searches the log, and follows it anew.
+        self.follows = None;
+        if !self.log.link.is_connected() {
+            // The client would keep the request, and send all kept requests at once after it has connected again.
+            return self.reader.handle_undelivered(now_ns);
+        }
+        let (log, to) = (self.log.clone(), self.inbox.of(round));
+        tokio::spawn(async move { log.want(want, to).await });
+        if self.leader.begin(now_ns, want.first) {
+            let (log, answer, offset) = (self.log.clone(), self.answer.clone(), self.reader.bytes_due());
+            tokio::spawn(async move {
+                let _ = answer.send(Answer::Leader(round, log.leaders_block(want, offset).await));
+            });
+        }
     }
 
     fn take_answer(&mut self, answer: Answer) {
@@ -268,6 +332,14 @@ impl Receiving {
             }
             Answer::Want(round, block) => {
                 reader.handle_want(now_ns, round, block.as_deref(), &mut |delivery| inlet.take(delivery));
+                None
+            }
+            Answer::Leader(round, block) => {
+                self.leader.end(now_ns, block.is_some());
+                // Without a block, the reader goes on waiting for the writers.
+                if block.is_some() {
+                    reader.handle_want(now_ns, round, block.as_deref(), &mut |delivery| inlet.take(delivery));
+                }
                 None
             }
             Answer::Follow(round, entries) => {

@@ -9,6 +9,7 @@ mod leader;
 mod streams;
 #[cfg(test)]
 pub(crate) mod tests;
+mod wants;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{
@@ -32,9 +33,10 @@ use std::time::{Duration, Instant};
 use crate::EngineError;
 use crate::proto::block::{BlockId, MIN_BYTES};
 use crate::proto::seal::Opener;
-use crate::proto::want::Want;
 use crate::proto::writer::{Last, Trouble};
 use crate::status::Link;
+
+pub(crate) use wants::Inbox;
 
 /// The time in which a server must answer a new connection.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -458,14 +460,6 @@ impl Log {
     pub(crate) async fn say(&self, subject: impl Into<Subject>, word: Bytes) {
         // An error means that the client has ended. The next append reports this, too.
         let _ = tokio::time::timeout(REQUEST, self.client.publish(subject.into(), word)).await;
-    }
-
-    /// Asks the writers for messages that the log lacks. Returns `None` if no writer answers.
-    pub(crate) async fn want(&self, want: Want) -> Option<Bytes> {
-        let subject = format!("{}.want", self.subject);
-        let asked = self.client.request(subject, Bytes::copy_from_slice(&want.encode()));
-        // The client's own time limit begins only when the connection has accepted the request, so this wait needs another limit.
-        tokio::time::timeout(2 * REQUEST, asked).await.ok()?.ok().map(|answer| answer.payload)
     }
 }
 
