@@ -26,6 +26,7 @@ use crate::inlet::Inlet;
 use crate::options::ReceiverOptions;
 use crate::outlet::choice_of;
 use crate::proto::block::clock_error_of;
+use crate::proto::lookup::LeaderAsks;
 use crate::proto::reader::{Ask, Reader, ReaderConfig};
 use crate::proto::want::Want;
 use crate::send::{checked, runtime};
@@ -34,8 +35,6 @@ use crate::status::ReceiveCounters;
 
 /// The thread checks the stop flag at least this often.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// The time after which the stream's leader is asked again for missing messages that it did not have.
-const LEADER_EVERY_NS: u64 = 1_000 * MILLISECOND_NS;
 /// The interval at which the clocks are read.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 
@@ -165,33 +164,6 @@ enum Answer {
     Failed(u64),
 }
 
-/// When the stream's leader is asked for missing messages. It is asked beside the writers, if they did not answer the first request.
-#[derive(Debug, Default)]
-struct LeaderAsks {
-    /// The first sequence that the writers were last asked for.
-    first: u64,
-    is_asked: bool,
-    /// Whether the leader had the messages that it was last asked for.
-    has_some: bool,
-    /// The time before which the leader is not asked.
-    rest_until_ns: u64,
-}
-
-impl LeaderAsks {
-    /// Whether the leader is asked beside this request to the writers.
-    fn begin(&mut self, now_ns: u64, first: u64) -> bool {
-        let is_again = std::mem::replace(&mut self.first, first) == first;
-        let is_due = (is_again || self.has_some) && !self.is_asked && now_ns >= self.rest_until_ns;
-        self.is_asked |= is_due;
-        is_due
-    }
-
-    fn end(&mut self, now_ns: u64, has_some: bool) {
-        (self.is_asked, self.has_some) = (false, has_some);
-        self.rest_until_ns = if has_some { 0 } else { now_ns + LEADER_EVERY_NS };
-    }
-}
-
 /// The state of the thread.
 struct Receiving {
     log: Log,
@@ -313,7 +285,7 @@ impl Receiving {
         }
         let (log, to) = (self.log.clone(), self.inbox.of(round));
         tokio::spawn(async move { log.want(want, to).await });
-        if self.leader.begin(now_ns, want.first) {
+        if self.leader.begin(now_ns, &want) {
             let (log, answer, offset) = (self.log.clone(), self.answer.clone(), self.reader.bytes_due());
             tokio::spawn(async move {
                 let _ = answer.send(Answer::Leader(round, log.leaders_block(want, offset).await));
@@ -399,6 +371,7 @@ impl Receiving {
             is_mending: u64::from(self.reader.is_waiting_for_mends()),
             mended: reader.mended,
             wanted: reader.wanted,
+            given_up: reader.given_up,
             disconnects: link.disconnects(),
             is_connected: u64::from(link.is_connected()),
         });

@@ -82,4 +82,17 @@ impl Log {
             Err(_) => None,
         }
     }
+
+    /// Returns the number of the leader's newest entry in `first..end`.
+    pub(super) async fn newest_entry(&self, first: u64, end: u64) -> Option<Option<u64>> {
+        let (mut low, mut high, mut newest) = (first, end, None);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.leaders_entry(middle).await? {
+                Some((number, _)) if number < high => (low, newest) = (number + 1, Some(number)),
+                _ => high = middle,
+            }
+        }
+        Some(newest)
+    }
 }

@@ -399,18 +399,25 @@ impl Log {
         if state.messages == 0 {
             return Some(last);
         }
-        let mut at = sequence;
-        while at >= state.first_sequence.max(sequence.saturating_sub(MOST_DAMAGED)) && at > 0 {
-            match self.stream.get_raw_message(at).await {
-                Ok(message) => {
-                    let id = message.headers.get(NAME).and_then(|name| BlockId::parse(name.as_str()));
-                    if last.look((at, id), &message.payload, &mut opener) {
-                        break;
+        let (first, mut next) = (state.first_sequence.max(1), Some(sequence));
+        while let Some(newest) = next.take() {
+            let (oldest, mut is_there) = (first.max(newest.saturating_sub(MOST_DAMAGED)), false);
+            for at in (oldest..=newest).rev() {
+                match self.stream.get_raw_message(at).await {
+                    Ok(message) => {
+                        is_there = true;
+                        let id = message.headers.get(NAME).and_then(|name| BlockId::parse(name.as_str()));
+                        if last.look((at, id), &message.payload, &mut opener) {
+                            return Some(last);
+                        }
                     }
-                    at -= 1;
+                    Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => {}
+                    Err(_) => return None,
                 }
-                Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => at -= 1,
-                Err(_) => return None,
+            }
+            // A server can lose many entries at the end, and keep the number of the last one.
+            if !is_there && oldest > first {
+                next = self.newest_entry(first, oldest).await?;
             }
         }
         Some(last)

@@ -3,12 +3,46 @@
 //! A reader searches and follows any server's copy of the log. If this copy differs from the others for ever, the reader lacks messages that
 //! the log has. For this reason, the server that decides for the log answers requests, too. Its answer is judged like a writer's answer.
 
+use shmcast_bridge::proto::MILLISECOND_NS;
+
 use super::block::{Body, Head};
+use super::mutant::{Mutant, is};
 use super::seal::Opener;
 use super::want::{Want, is_earlier};
 
 /// At most this many entries at the place of the answer are skipped, because they are damaged or have no messages.
 const MOST_SKIPPED: u64 = 256;
+
+/// The time after which the leader is asked again for messages that it did not have.
+const AGAIN_NS: u64 = 1_000 * MILLISECOND_NS;
+
+/// When the log's leader is asked for missing messages. It is asked beside the writers, if they did not answer the first request.
+#[derive(Debug, Default)]
+pub struct LeaderAsks {
+    /// The first sequence that the writers were last asked for.
+    first: u64,
+    is_asked: bool,
+    /// Whether the leader had the messages that it was last asked for.
+    has_some: bool,
+    /// The time before which the leader is not asked.
+    rest_until_ns: u64,
+}
+
+impl LeaderAsks {
+    /// Whether the leader is to be asked beside this request to the writers. After its answer, call [`end`](Self::end).
+    pub fn begin(&mut self, now_ns: u64, want: &Want) -> bool {
+        let is_again = std::mem::replace(&mut self.first, want.first) == want.first;
+        let is_due = (is_again || self.has_some) && !self.is_asked && now_ns >= self.rest_until_ns;
+        self.is_asked |= is_due;
+        is_due && !is(Mutant::AsksNoLeader)
+    }
+
+    /// Notes the end of the search in the leader's entries, and whether it found a block.
+    pub fn end(&mut self, now_ns: u64, has_some: bool) {
+        (self.is_asked, self.has_some) = (false, has_some);
+        self.rest_until_ns = if has_some { 0 } else { now_ns + AGAIN_NS };
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::mutant::{Mutant, is};
 use super::want::Want;
 
 /// Greatest number of waiting requests.
@@ -24,7 +25,8 @@ impl<S: AsRef<str>> Requests<S> {
     /// Adds a request. If there is no room, drops the oldest request, and its reader asks again.
     pub fn add(&mut self, want: Want, to: S) {
         let reader = reader_of(to.as_ref());
-        if let Some(known) = self.waiting.iter_mut().find(|(_, known)| reader_of(known.as_ref()) == reader) {
+        let known = self.waiting.iter_mut().find(|(_, known)| reader_of(known.as_ref()) == reader);
+        if let Some(known) = known.filter(|_| !is(Mutant::AnswersInOrder)) {
             *known = (want, to);
             return;
         }
