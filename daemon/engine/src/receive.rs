@@ -21,12 +21,14 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::EngineError;
-use crate::client::Log;
+use crate::client::{Inbox, Log};
 use crate::inlet::Inlet;
 use crate::options::ReceiverOptions;
 use crate::outlet::choice_of;
 use crate::proto::block::clock_error_of;
+use crate::proto::lookup::LeaderAsks;
 use crate::proto::reader::{Ask, Reader, ReaderConfig};
+use crate::proto::want::Want;
 use crate::send::{checked, runtime};
 use crate::state::ReceiveState;
 use crate::status::ReceiveCounters;
@@ -74,7 +76,11 @@ impl Receiver {
         let nats = checked(spec, false)?;
         let receive = spec.receive.clone().unwrap_or_default();
         let runtime = runtime()?;
-        let log = runtime.block_on(Log::open(spec, nats))?;
+        let (log, inbox) = runtime.block_on(async {
+            let log = Log::open(spec, nats).await?;
+            let inbox = log.inbox().await?;
+            Ok::<_, EngineError>((log, inbox))
+        })?;
         let shared = Arc::new(ReceiveState {
             life: Arc::new(Life::new(Vec::new(), choice_of(spec.wait).shown)),
             counters: Board::default(),
@@ -99,6 +105,8 @@ impl Receiver {
             reader,
             inlet,
             follows: None,
+            inbox,
+            leader: LeaderAsks::default(),
             answer,
             clock: Clock::start(),
             shared: shared.clone(),
@@ -151,6 +159,8 @@ enum Answer {
     Got(u64, Option<(u64, Bytes)>),
     Follow(u64, Box<pull::Stream>),
     Want(u64, Option<Bytes>),
+    /// The leader's block for a request to the writers.
+    Leader(u64, Option<Bytes>),
     Failed(u64),
 }
 
@@ -161,6 +171,9 @@ struct Receiving {
     inlet: Inlet,
     /// The entries that the client delivers, and the round of the reader's request for them.
     follows: Option<(u64, Box<pull::Stream>)>,
+    /// The answers of the writers.
+    inbox: Inbox,
+    leader: LeaderAsks,
     answer: UnboundedSender<Answer>,
     clock: Clock,
     shared: Arc<ReceiveState>,
@@ -194,6 +207,7 @@ impl Receiving {
             tokio::select! {
                 biased;
                 Some(answer) = answers.recv() => self.take_answer(answer),
+                Some((round, block)) = self.inbox.next() => self.take_answer(Answer::Want(round, block)),
                 entry = next_entry(&mut self.follows) => self.take_entry(entry),
                 () = tokio::time::sleep(due) => {}
             }
@@ -236,8 +250,11 @@ impl Receiving {
         }
     }
 
-    /// Starts a request. The answer arrives through the queue.
+    /// Starts a request. The answer arrives through the queue. The answer of a writer arrives at the inbox.
     fn ask(&mut self, round: u64, ask: Ask) {
+        if let Ask::Want(want) = ask {
+            return self.want(round, want);
+        }
         let (log, answer) = (self.log.clone(), self.answer.clone());
         if matches!(ask, Ask::Follow(_)) {
             self.follows = None;
@@ -251,11 +268,30 @@ impl Receiving {
                     log.link.followed(&entries);
                     entries.ok().map(|entries| Answer::Follow(round, Box::new(entries)))
                 }
-                Ask::Want(want) => Some(Answer::Want(round, log.want(want).await)),
+                Ask::Want(_) => None,
             };
             // If the thread has ended, nobody takes the answer any more.
             let _ = answer.send(answered.unwrap_or(Answer::Failed(round)));
         });
+    }
+
+    /// Asks the writers for missing messages. If they have not answered, also asks the stream's leader.
+    fn want(&mut self, round: u64, want: Want) {
+        let now_ns = self.clock.now_ns();
+        // After the hole, the reader searches the log, and follows it anew.
+        self.follows = None;
+        if !self.log.link.is_connected() {
+            // The client would keep the request, and send all kept requests at once after it has connected again.
+            return self.reader.handle_undelivered(now_ns);
+        }
+        let (log, to) = (self.log.clone(), self.inbox.of(round));
+        tokio::spawn(async move { log.want(want, to).await });
+        if self.leader.begin(now_ns, &want) {
+            let (log, answer, offset) = (self.log.clone(), self.answer.clone(), self.reader.bytes_due());
+            tokio::spawn(async move {
+                let _ = answer.send(Answer::Leader(round, log.leaders_block(want, offset).await));
+            });
+        }
     }
 
     fn take_answer(&mut self, answer: Answer) {
@@ -269,6 +305,14 @@ impl Receiving {
             }
             Answer::Want(round, block) => {
                 reader.handle_want(now_ns, round, block.as_deref(), &mut |delivery| inlet.take(delivery));
+                None
+            }
+            Answer::Leader(round, block) => {
+                self.leader.end(now_ns, block.is_some());
+                // Without a block, the reader goes on waiting for the writers.
+                if block.is_some() {
+                    reader.handle_want(now_ns, round, block.as_deref(), &mut |delivery| inlet.take(delivery));
+                }
                 None
             }
             Answer::Follow(round, entries) => {
@@ -328,6 +372,7 @@ impl Receiving {
             is_mending: u64::from(self.reader.is_waiting_for_mends()),
             mended: reader.mended,
             wanted: reader.wanted,
+            given_up: reader.given_up,
             disconnects: link.disconnects(),
             is_connected: u64::from(link.is_connected()),
         });

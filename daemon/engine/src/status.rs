@@ -118,6 +118,8 @@ counters! {
         mended: counter "engine_mended_messages_total",
         /// Requests to senders.
         wanted,
+        /// Missing messages that the receiver gave up.
+        given_up,
         /// Connections of the receiver that broke.
         disconnects: counter "engine_receive_disconnects_total",
         /// 1 while the receiver has a connection to a server.

@@ -1,10 +1,14 @@
-//! The state of the log as the leader of the stream reports it, and the steps while the stream has no leader. The leader is the server that
-//! decides for the stream.
+//! The state and the entries of the log as the leader of the stream has them, and the steps while the stream has no leader. The leader is the
+//! server that decides for the stream.
 
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::stream::{InfoError, State};
+use async_nats::jetstream::stream::{InfoError, RawMessageErrorKind, State};
+use bytes::Bytes;
+use std::sync::atomic::Ordering;
 
 use super::{Log, is_decided, refused, sentence};
+use crate::proto::lookup::Lookup;
+use crate::proto::want::Want;
 
 /// Whether an error says that there is no such stream.
 fn is_absent(error: &InfoError) -> bool {
@@ -47,5 +51,48 @@ impl Log {
             )),
         };
         made.map_err(|e| self.link.refused(e.to_string())).ok()
+    }
+
+    /// Returns the leader's block that answers a request for missing messages. `offset` is the number of bytes that the reader has of the first
+    /// wanted message. `None` if the leader has no such block, or does not answer.
+    ///
+    /// Other servers can have another copy for ever, and a reader can get all of its entries from such a server.
+    pub(crate) async fn leaders_block(&self, want: Want, offset: u32) -> Option<Bytes> {
+        if self.is_alone.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (state, mut opener) = (self.state().await?, self.opener());
+        let mut lookup = Lookup::new(want, offset, (state.first_sequence, state.last_sequence));
+        while let Some(number) = lookup.next() {
+            let entry = self.leaders_entry(number).await?;
+            if lookup.take(entry.as_ref().map(|(number, block)| (*number, &block[..])), &mut opener) {
+                return entry.map(|(_, block)| block);
+            }
+        }
+        None
+    }
+
+    /// Returns the leader's first entry with the number `from` or a higher one. `Some(None)` means that the leader has no such entry, and
+    /// `None` that it does not answer.
+    async fn leaders_entry(&self, from: u64) -> Option<Option<(u64, Bytes)>> {
+        let request = self.stream.raw_message_builder().sequence(from);
+        match request.next_by_subject(self.subject.clone()).send().await {
+            Ok(message) => Some(Some((message.sequence, message.payload))),
+            Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => Some(None),
+            Err(_) => None,
+        }
+    }
+
+    /// Returns the number of the leader's newest entry in `first..end`.
+    pub(super) async fn newest_entry(&self, first: u64, end: u64) -> Option<Option<u64>> {
+        let (mut low, mut high, mut newest) = (first, end, None);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.leaders_entry(middle).await? {
+                Some((number, _)) if number < high => (low, newest) = (number + 1, Some(number)),
+                _ => high = middle,
+            }
+        }
+        Some(newest)
     }
 }

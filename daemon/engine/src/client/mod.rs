@@ -9,6 +9,7 @@ mod leader;
 mod streams;
 #[cfg(test)]
 pub(crate) mod tests;
+mod wants;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{
@@ -32,9 +33,10 @@ use std::time::{Duration, Instant};
 use crate::EngineError;
 use crate::proto::block::{BlockId, MIN_BYTES};
 use crate::proto::seal::Opener;
-use crate::proto::want::Want;
 use crate::proto::writer::{Last, Trouble};
 use crate::status::Link;
+
+pub(crate) use wants::Inbox;
 
 /// The time in which a server must answer a new connection.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -397,18 +399,25 @@ impl Log {
         if state.messages == 0 {
             return Some(last);
         }
-        let mut at = sequence;
-        while at >= state.first_sequence.max(sequence.saturating_sub(MOST_DAMAGED)) && at > 0 {
-            match self.stream.get_raw_message(at).await {
-                Ok(message) => {
-                    let id = message.headers.get(NAME).and_then(|name| BlockId::parse(name.as_str()));
-                    if last.look((at, id), &message.payload, &mut opener) {
-                        break;
+        let (first, mut next) = (state.first_sequence.max(1), Some(sequence));
+        while let Some(newest) = next.take() {
+            let (oldest, mut is_there) = (first.max(newest.saturating_sub(MOST_DAMAGED)), false);
+            for at in (oldest..=newest).rev() {
+                match self.stream.get_raw_message(at).await {
+                    Ok(message) => {
+                        is_there = true;
+                        let id = message.headers.get(NAME).and_then(|name| BlockId::parse(name.as_str()));
+                        if last.look((at, id), &message.payload, &mut opener) {
+                            return Some(last);
+                        }
                     }
-                    at -= 1;
+                    Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => {}
+                    Err(_) => return None,
                 }
-                Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => at -= 1,
-                Err(_) => return None,
+            }
+            // A server can lose many entries at the end, and keep the number of the last one.
+            if !is_there && oldest > first {
+                next = self.newest_entry(first, oldest).await?;
             }
         }
         Some(last)
@@ -458,14 +467,6 @@ impl Log {
     pub(crate) async fn say(&self, subject: impl Into<Subject>, word: Bytes) {
         // An error means that the client has ended. The next append reports this, too.
         let _ = tokio::time::timeout(REQUEST, self.client.publish(subject.into(), word)).await;
-    }
-
-    /// Asks the writers for messages that the log lacks. Returns `None` if no writer answers.
-    pub(crate) async fn want(&self, want: Want) -> Option<Bytes> {
-        let subject = format!("{}.want", self.subject);
-        let asked = self.client.request(subject, Bytes::copy_from_slice(&want.encode()));
-        // The client's own time limit begins only when the connection has accepted the request, so this wait needs another limit.
-        tokio::time::timeout(2 * REQUEST, asked).await.ok()?.ok().map(|answer| answer.payload)
     }
 }
 

@@ -1,4 +1,9 @@
 use super::*;
+use crate::proto::block::{Cut, Head, Stream};
+use crate::proto::seal::Sealer;
+use crate::proto::want::{Want, Wanted};
+use futures_util::StreamExt;
+use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{Engine, SendSpec};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -82,4 +87,65 @@ fn a_late_append_is_stored_behind_no_other_block_than_its_own() {
     server.start();
     shmcast_testkit::wait_until("an append", || append(2, Some(of(9, 2)), of(9, 3)) == Ok(3));
     assert_eq!(append(3, Some(of(1, 3)), of(1, 4)), Err(Trouble::Refused));
+}
+
+/// An earlier mistake: the client dropped each answer that came later than 2 s after its request, although the reader takes late answers.
+#[test]
+fn an_answer_of_a_writer_may_take_as_long_as_it_takes() {
+    let test = "an_answer_of_a_writer_may_take_as_long_as_it_takes";
+    let Some((_turn, _dir, server)) = shmcast_testkit::nats::alone(test) else { return };
+    let nats = NatsSpec { servers: vec![server.url().parse().unwrap()], ..NatsSpec::default() };
+    let spec = BridgeSpec { engine: Engine::Nats, nats: Some(nats.clone()), ..BridgeSpec::new("t") };
+    let session = Session::of_channel("T", 1).unwrap();
+    let want = |first| Want { session, first, wanted: Wanted::Exact(0) };
+    let runtime = crate::send::runtime().unwrap();
+    let (no_writer, answers) = runtime.block_on(async {
+        // The reader and the writer have one connection, so the writer's subscription comes before the reader's requests.
+        let log = Log::reach(&spec, &nats).await.unwrap();
+        let mut inbox = log.inbox().await.unwrap();
+        log.want(want(1), inbox.of(6)).await;
+        let no_writer = inbox.next().await.unwrap();
+        let mut wants = log.client.subscribe(format!("{}.want", log.subject)).await.unwrap();
+        log.want(want(2), inbox.of(7)).await;
+        log.want(want(2), inbox.of(8)).await;
+        let asked = [wants.next().await.unwrap(), wants.next().await.unwrap()];
+        tokio::time::sleep(REQUEST + Duration::from_millis(500)).await;
+        for request in &asked {
+            assert_eq!(Want::parse(&request.payload), Some(want(2)));
+            log.say(request.reply.clone().unwrap(), Bytes::from_static(b"block")).await;
+        }
+        (no_writer, [inbox.next().await.unwrap(), inbox.next().await.unwrap()])
+    });
+    let block = Some(Bytes::from_static(b"block"));
+    assert_eq!(no_writer, (6, None));
+    assert_eq!(answers, [(7, block.clone()), (8, block)]);
+}
+
+/// An earlier mistake: if the last 256 entries were gone and the number of the last one was still there, the log counted as empty. The writer
+/// then went on after its last block, and the messages of the lost entries were nowhere.
+#[test]
+fn the_last_block_is_found_before_any_number_of_lost_entries() {
+    let test = "the_last_block_is_found_before_any_number_of_lost_entries";
+    let Some((_turn, _dir, server)) = shmcast_testkit::nats::alone(test) else { return };
+    let servers = vec![server.url().parse().unwrap()];
+    let nats = NatsSpec { servers, create: true, ..NatsSpec::default() };
+    let (engine, send) = (Engine::Nats, Some(SendSpec::default()));
+    let spec = BridgeSpec { engine, nats: Some(nats.clone()), send, ..BridgeSpec::new("t") };
+    let session = Session::of_channel("T", 1).unwrap();
+    let runtime = crate::send::runtime().unwrap();
+    let last = runtime.block_on(async {
+        let log = Log::open(&spec, &nats).await.unwrap();
+        for number in 0..MOST_DAMAGED + 4 {
+            let id = BlockId { writer: 1, number: number + 1 };
+            let head = Head::new(Stream::of_session(session), session, id);
+            let (block, _) = Cut::takeover(number + 1).finish(head, &Sealer::default());
+            let answer = log.append_if(number, (None, Some(id)), Bytes::from(block)).await.unwrap();
+            assert_eq!(answer.await.unwrap().sequence, number + 1);
+        }
+        for number in 3..=MOST_DAMAGED + 4 {
+            assert!(log.stream.delete_message(number).await.unwrap());
+        }
+        log.last().await.unwrap()
+    });
+    assert_eq!((last.sequence, last.head.map(|head| head.first)), (MOST_DAMAGED + 4, Some(2)));
 }

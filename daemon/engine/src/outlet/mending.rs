@@ -1,11 +1,12 @@
 //! The thread that answers requests for missing messages. It reads the messages from the ring or from the channel's journal.
 //!
-//! The thread has a short queue and uses at most half of a CPU, so a flood of requests does not delay the feed. If the queue is full, a new
-//! request is dropped, and the reader sends this request again.
+//! The thread has a short queue and uses at most half of a CPU, so a flood of requests does not delay the feed. If the queue is full, a
+//! request is dropped, and the reader sends this request again. Of the requests of one reader, the thread answers only the newest, because a
+//! reader repeats each request until it has an answer.
 
 use async_nats::Subject;
 use shmcast::journal::Cause;
-use shmcast::{Event, Lapped, Start, StreamId, SubscriberBuilder};
+use shmcast::{Event, Lapped, Preparation, Start, StreamId, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::thread::wall_ns;
@@ -20,11 +21,10 @@ use super::clock_error;
 use crate::messages::Order;
 use crate::proto::block::{Cut, Packing, max_whole_bytes};
 use crate::proto::mutant::{Mutant, is};
+use crate::proto::requests::Requests;
 use crate::proto::want::{Answerer, Want, Wanted};
 use crate::state::SendState;
 
-/// Greatest number of waiting requests.
-pub(crate) const MOST_WAITING: usize = 64;
 /// The longest time for which the thread searches for the messages of one answer, and the longest pause after an answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The thread checks at least this often whether the sender has ended.
@@ -44,12 +44,18 @@ pub(crate) struct Mending {
 impl Mending {
     pub(crate) fn run(self) {
         let (mut answers, mut keys) = (Answerer::new(self.writer), KeysSeen::default());
+        let mut requests = Requests::default();
         while !self.shared.is_over.load(Ordering::Relaxed) {
-            let (want, to) = match self.wants.recv_timeout(LOOK_UP) {
-                Ok(asked) => asked,
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
+            if requests.is_empty() {
+                match self.wants.recv_timeout(LOOK_UP) {
+                    Ok((want, to)) => requests.add(want, to),
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+            // During an answer, its reader can have repeated the request, and other readers can have sent theirs.
+            self.wants.try_iter().for_each(|(want, to)| requests.add(want, to));
+            let Some((want, to)) = requests.take() else { continue };
             let began = Instant::now();
             if let Some(ring) = keys.changed(&self.shared.keys) {
                 answers.set_key(ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
@@ -74,8 +80,10 @@ impl Mending {
 /// Also returns `None` if the channel no longer has the stream `of_ring`. In the channel's new stream, the same sequences belong to other
 /// messages.
 fn cut_for(channel: &SubscriberBuilder, of_ring: StreamId, want: &Want, block_bytes: usize) -> Option<Cut> {
-    let mut past = channel.clone().page(false).start(Start::Sequence(want.first)).open().ok()?;
-    if !past.header().stream.is(of_ring) || want.first >= past.next_sequence() + past.lag() {
+    // A ring whose memory is prepared costs an answer several milliseconds for each 64 MiB of the ring.
+    let channel = channel.clone().page(false).prepare(Preparation::NONE);
+    let mut past = channel.start(Start::Sequence(want.first)).open().ok()?;
+    if !past.header().stream.is(of_ring) {
         return None;
     }
     let mut moment = Moment::now(past.clock());
@@ -84,9 +92,11 @@ fn cut_for(channel: &SubscriberBuilder, of_ring: StreamId, want: &Want, block_by
     let mut first = want.first;
     loop {
         moment = moment.on(past.clock());
+        let is_in_ring = past.is_in_ring();
         let (event, past_ns) = match past.try_recv_dated() {
             Ok(Some(dated)) => dated,
-            Ok(None) if packing.is_empty() && Instant::now() < deadline => {
+            // In the ring, this means that the message is not published yet. The journal can need some time.
+            Ok(None) if packing.is_empty() && !is_in_ring && Instant::now() < deadline => {
                 std::thread::yield_now();
                 continue;
             }
@@ -137,7 +147,8 @@ fn is_end(event: &Event<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::block::{Carried, Stream};
+    use crate::proto::block::{Carried, Stream, parse};
+    use crate::proto::requests::MOST_WAITING;
     use crate::status::Link;
     use shmcast::{Directory, Publisher, Subscriber};
     use shmcast_bridge::Keys;
@@ -154,9 +165,21 @@ mod tests {
         publisher
     }
 
-    /// Answers one request for message 1 of `carried`.
-    fn answer(dir: &Path, (carried, of_ring): (Carried, StreamId)) -> Option<Order> {
-        let (want, wants) = sync_channel(1);
+    /// The present stream of a publisher.
+    fn carried(publisher: &Publisher) -> (Carried, StreamId) {
+        let of_ring = publisher.header().stream;
+        let session = Session::of_channel("T", 1).unwrap();
+        (Carried { stream: Stream(of_ring.to_bytes()), session }, of_ring)
+    }
+
+    /// Answers requests for single messages of `carried`. Each request is the first sequence, and the subject for the answer. Returns the
+    /// subjects of the answers, and their blocks.
+    fn answer(
+        dir: &Path,
+        (carried, of_ring): (Carried, StreamId),
+        asked: &[(u64, &str)],
+    ) -> Vec<(String, Vec<u8>)> {
+        let (want, wants) = sync_channel(MOST_WAITING);
         let (orders, mut given) = unbounded_channel();
         let spec = BridgeSpec::new("t");
         let keys = Arc::new(Keys::open(&spec).unwrap());
@@ -164,11 +187,42 @@ mod tests {
         let shared = Arc::new(SendState::new(life, Arc::new(Link::default()), keys));
         shared.note_carried(carried, of_ring);
         let channel = Subscriber::builder("t").dir(dir);
-        let wanted = Want { session: carried.session, first: 1, wanted: Wanted::Exact(0) };
-        want.send((wanted, "_INBOX.1".into())).unwrap();
+        for (first, to) in asked {
+            let wanted = Want { session: carried.session, first: *first, wanted: Wanted::Exact(0) };
+            want.send((wanted, (*to).into())).unwrap();
+        }
         drop(want);
         Mending { channel, block_bytes: 1 << 10, writer: 1, wants, orders, shared }.run();
-        given.try_recv().ok()
+        let answers = std::iter::from_fn(|| given.try_recv().ok());
+        answers
+            .map(|order| match order {
+                Order::Answer(to, block) => (to.to_string(), block),
+                _ => panic!("the thread gives another order"),
+            })
+            .collect()
+    }
+
+    /// An earlier mistake: each repetition got its own answer, in order. If an answer took longer than the pause between two repetitions, all
+    /// answers were for requests that their reader had given up.
+    #[test]
+    fn a_request_that_was_repeated_often_has_one_answer_and_it_is_to_the_last_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = publisher(dir.path(), 400);
+        let subjects: Vec<_> = (0..MOST_WAITING).map(|round| format!("_INBOX.a.{round}")).collect();
+        let asked: Vec<_> = subjects.iter().map(|to| (1, &to[..])).collect();
+        let answers = answer(dir.path(), carried(&publisher), &asked);
+        assert_eq!(answers.iter().map(|(to, _)| to).collect::<Vec<_>>(), vec![subjects.last().unwrap()]);
+    }
+
+    /// An earlier mistake: a reader's count of unread messages can be up to 64 too low, and a message above this count had no answer.
+    #[test]
+    fn the_last_messages_of_a_quiet_channel_are_sent_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = publisher(dir.path(), 10);
+        let asked = [(5, "_INBOX.a.1"), (10, "_INBOX.b.1"), (11, "_INBOX.c.1"), (12, "_INBOX.d.1")];
+        let answers = answer(dir.path(), carried(&publisher), &asked);
+        let firsts = answers.iter().map(|(_, block)| parse(block).unwrap().0.first);
+        assert_eq!(firsts.collect::<Vec<_>>(), [5, 10]);
     }
 
     /// An earlier mistake: a channel was created again, and a reader of the old channel sent a request. The answer had messages of the new
@@ -176,18 +230,14 @@ mod tests {
     #[test]
     fn a_channel_that_was_made_anew_answers_no_request_for_the_one_before() {
         let dir = tempfile::tempdir().unwrap();
-        let session = Session::of_channel("T", 1).unwrap();
-        let carried = |publisher: &Publisher| {
-            let of_ring = publisher.header().stream;
-            (Carried { stream: Stream(of_ring.to_bytes()), session }, of_ring)
-        };
+        let asked = [(1, "_INBOX.1")];
         let first = publisher(dir.path(), 400);
         let before = carried(&first);
-        assert!(answer(dir.path(), before).is_some());
+        assert_eq!(answer(dir.path(), before, &asked).len(), 1);
         first.close();
         Directory::at(dir.path()).remove("t").unwrap();
         let second = publisher(dir.path(), 400);
-        assert!(answer(dir.path(), before).is_none());
-        assert!(answer(dir.path(), carried(&second)).is_some());
+        assert!(answer(dir.path(), before, &asked).is_empty());
+        assert_eq!(answer(dir.path(), carried(&second), &asked).len(), 1);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   ring ──> Writer ──append_if──> log ──read──> Reader ──> ring
-//!              └──last──────────────┘      └──want──> any writer      what the log has lost
+//!              └──last──────────────┘      └──want──> any writer, or the log's leader      what the reader's copy lacks
 //! ```
 //! The state machines use the log by three calls:
 //!
@@ -19,8 +19,10 @@
 //! Time is `u64` nanoseconds of any monotonic clock. No bytes from a peer make this code panic, and every loop ends.
 
 pub mod block;
+pub mod lookup;
 pub(crate) mod mutant;
 pub mod reader;
+pub mod requests;
 pub mod seal;
 pub mod want;
 pub mod writer;

@@ -25,6 +25,10 @@ pub(crate) enum Mutant {
     TakesTwice,
     /// A planted mistake: the reader reports missing messages as lost, without asking a writer.
     AsksNobody,
+    /// A planted mistake: the reader asks only the writers, although the log's leader can have messages that the reader's copy lacks.
+    AsksNoLeader,
+    /// A planted mistake: a sender answers each repetition of a request, in order.
+    AnswersInOrder,
     /// A planted mistake: the reader gives up all missing messages of a hole if no writer has the first of these messages.
     GivesUpAll,
     /// A planted mistake: the reader gives up messages that no writer has. It should first search the log again.

@@ -90,6 +90,12 @@ impl Want {
     }
 }
 
+/// Whether a session is an earlier one of the same sender.
+pub(crate) fn is_earlier(session: Session, than: Session) -> bool {
+    let both = session.epoch().zip(than.epoch());
+    session.tag() == than.tag() && both.is_some_and(|(epoch, than)| epoch < than)
+}
+
 /// Makes the blocks that answer requests. These blocks are not stored in the log. An answerer has its own writer number and numbers its
 /// blocks, so no nonce is used twice.
 #[derive(Debug)]

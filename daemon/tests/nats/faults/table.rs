@@ -36,6 +36,8 @@ pub(super) struct Row {
     lagging: u64,
     /// The errors of runs after which the stream did not continue, or a program failed.
     pub(super) failures: Vec<String>,
+    /// The counters of the bridges after a run that turned the row red.
+    counted: Vec<String>,
 }
 
 impl Row {
@@ -51,6 +53,7 @@ impl Row {
             stills: 0,
             lagging: 0,
             failures: Vec::new(),
+            counted: Vec::new(),
         }
     }
 
@@ -70,11 +73,12 @@ impl Row {
 
     /// Adds the counts that came after the last run of some servers.
     pub(super) fn close(&mut self, figures: Figures, mended: u64, counted: &str) {
-        if !self.figures.are_clean() {
-            eprintln!("{}: the bridges counted {counted}", self.name);
-        }
         self.figures.add(figures);
         self.mended += mended;
+        if !self.figures.are_clean() {
+            eprintln!("{}: the bridges counted {counted}", self.name);
+            self.counted.push(format!("the bridges counted {counted}"));
+        }
     }
 
     /// Notes that a server had no whole copy for half a minute after the last run.
@@ -175,12 +179,13 @@ impl fmt::Display for Table {
         )?;
         writeln!(f, "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")?;
         self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))?;
-        let failures: Vec<_> = self.rows.iter().filter(|row| !row.failures.is_empty()).collect();
+        let has_words = |row: &&Row| !row.failures.is_empty() || !row.counted.is_empty();
+        let failures: Vec<_> = self.rows.iter().filter(has_words).collect();
         if !failures.is_empty() {
             writeln!(f, "\n## What failed\n")?;
         }
         for row in failures {
-            for failure in &row.failures {
+            for failure in row.failures.iter().chain(&row.counted) {
                 writeln!(f, "- {}, {failure}", row.name)?;
             }
         }
@@ -207,8 +212,19 @@ fn a_row_is_red_if_anything_is_wrong_and_green_otherwise() {
     short.add(0, Figures::default(), &took, 0);
     assert_eq!((short.is_red(), short.verdict().as_str()), (false, "short of 2"));
     let mut late = row();
-    late.close(Figures { twice: 1, ..Figures::default() }, 0, "");
+    late.close(Figures { twice: 1, ..Figures::default() }, 0, "7 blocks");
     let mut still = row();
     still.add(0, Figures::default(), &Err("it stands".to_owned()), 0);
     assert!(late.is_red() && still.is_red());
+    let mut table = Table {
+        server: String::new(),
+        date: String::new(),
+        commit: String::new(),
+        names: vec![],
+        rows: vec![],
+    };
+    table.rows.extend([green, late]);
+    let shown = table.to_string();
+    assert_eq!(shown.matches("the bridges counted").count(), 1, "{shown}");
+    assert!(shown.ends_with("- a fault, the bridges counted 7 blocks\n"), "{shown}");
 }

@@ -1,9 +1,100 @@
-//! Takes the answers of writers to requests for missing messages.
+//! Requests missing messages from the writers, takes their answers, and gives up what nobody has.
 
 use super::super::block::{Body, Head, Kind};
-use super::{AGAIN_NS, Asks, Delivery, Phase, Reader};
+use super::super::mutant::{Mutant, is};
+use super::super::want::{Want, Wanted};
+use super::{AGAIN_NS, ANY_NS, Ask, Asks, Delivery, Nobodys, PATIENT_NS, Phase, Reader};
 
 impl Reader {
+    pub(super) fn ask_for_mends(
+        &mut self,
+        now_ns: u64,
+        to: u64,
+        since_ns: u64,
+        asks: Asks,
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) -> Option<Ask> {
+        let (Some(session), Some(first)) = (self.session, self.next) else {
+            self.search(now_ns);
+            return None;
+        };
+        if is(Mutant::AsksNobody) {
+            self.give_up(now_ns, first, to, sink);
+            return None;
+        }
+        let silent_ns = now_ns.saturating_sub(since_ns);
+        let asks = match (asks, self.config.give_up_ns) {
+            (Asks::Due, Some(limit_ns)) if silent_ns >= limit_ns => {
+                self.phase = Phase::Hole { to, since_ns: now_ns, asks: Asks::Any { before: to + 1 } };
+                Asks::Any { before: to + 1 }
+            }
+            (Asks::Due, None) if silent_ns >= PATIENT_NS => {
+                self.search(now_ns);
+                return None;
+            }
+            (Asks::Any { before }, limit_ns) if silent_ns >= limit_ns.unwrap_or(ANY_NS).min(ANY_NS) => {
+                // The copy of the log that the reader searched might have lacked the messages. This copy might have the messages by now.
+                self.nobodys = Some(Nobodys { first, before, step_ns: now_ns });
+                match is(Mutant::TrustsTheCopy) {
+                    true => self.give_up(now_ns, first, to.min(before - 1), sink),
+                    false => self.search(now_ns),
+                }
+                return None;
+            }
+            (asks, _) => asks,
+        };
+        self.counters.wanted += 1;
+        Some(Ask::Want(match asks {
+            Asks::Due => Want { session, first, wanted: Wanted::Exact(self.bytes_due()) },
+            Asks::Any { before } => Want::any(session, first, before - 1),
+        }))
+    }
+
+    /// Reports the sequences `first..=to` as lost.
+    fn give_up(&mut self, now_ns: u64, first: u64, to: u64, sink: &mut impl FnMut(Delivery<'_>)) {
+        self.counters.given_up += to - first + 1;
+        sink(Delivery::Gap { missing: first..to + 1 });
+        self.next = Some(to + 1);
+        self.search(now_ns);
+    }
+
+    /// Notes that the sequences up to `to` have not arrived.
+    pub(super) fn miss(&mut self, now_ns: u64, to: u64, sink: &mut impl FnMut(Delivery<'_>)) {
+        if !self.is_certain && !is(Mutant::NeverLooksAgain) {
+            return self.search(now_ns);
+        }
+        let asks = match self.nobodys.take().filter(|nobodys| self.next == Some(nobodys.first)) {
+            Some(Nobodys { first, before, step_ns }) if now_ns.saturating_sub(step_ns) <= ANY_NS => {
+                let last = if is(Mutant::GivesUpAll) { to } else { to.min(before - 1) };
+                return self.give_up(now_ns, first, last, sink);
+            }
+            Some(_) => Asks::Any { before: to + 1 },
+            None => Asks::Due,
+        };
+        self.counters.holes += 1;
+        self.phase = Phase::Hole { to, since_ns: now_ns, asks };
+        self.ask_ns = now_ns;
+        self.round += 1;
+    }
+
+    /// Notes that the log answered a step of the search.
+    pub(super) fn note_step(&mut self, now_ns: u64) {
+        let is_search = matches!(self.phase, Phase::Bounds | Phase::Bisect { .. });
+        if let Some(nobodys) = self.nobodys.as_mut().filter(|_| is_search)
+            && now_ns.saturating_sub(nobodys.step_ns) <= ANY_NS
+        {
+            nobodys.step_ns = now_ns;
+        }
+    }
+
+    /// Handles a request for missing messages that could not be sent, because there is no connection. The time without an answer then begins
+    /// anew, because it says nothing about the writers.
+    pub fn handle_undelivered(&mut self, now_ns: u64) {
+        if let Phase::Hole { since_ns, .. } = &mut self.phase {
+            *since_ns = now_ns;
+        }
+    }
+
     /// Handles a writer's answer to a request for missing messages. `answer` is `None` if no writer answered.
     pub fn handle_want(
         &mut self,
@@ -21,7 +112,7 @@ impl Reader {
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {
             Ok((head, _)) if head.first > next => self.take_hint(now_ns, (to, asks), &head),
-            Ok((head, body)) => self.take_mend(now_ns, (to, next), &head, body, sink),
+            Ok((head, body)) => self.take_mend(now_ns, (to, next, asks), &head, body, sink),
             Err(why) => self.count_damage(why),
         }
         self.opener = opener;
@@ -40,7 +131,7 @@ impl Reader {
     fn take_mend(
         &mut self,
         now_ns: u64,
-        (to, next): (u64, u64),
+        (to, next, asks): (u64, u64, Asks),
         head: &Head,
         body: Body<'_>,
         sink: &mut impl FnMut(Delivery<'_>),
@@ -58,7 +149,10 @@ impl Reader {
                 self.next = Some(end);
             }
             Kind::Data | Kind::Fragment => {
-                if !self.take(head, body, sink) {
+                let (bytes, is_due) = (self.bytes_due(), asks == Asks::Due);
+                let is_new = |reader: &Reader| reader.next != Some(next) || reader.bytes_due() > bytes;
+                // A part of a message can arrive a second time. It is no reason to ask again.
+                if !self.take(head, body, sink) || is_due && !is_new(self) {
                     return;
                 }
                 self.counters.mended += self.next.unwrap_or(next) - next;

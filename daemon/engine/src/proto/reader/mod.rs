@@ -10,6 +10,7 @@
 //!          lost on the way -> BOUNDS
 //! HOLE     asks the writers for the missing messages. After they arrived -> BOUNDS
 //!          No writer answers: asks for any part of them, then -> BOUNDS, once. Then gives up what no writer has -> BOUNDS
+//!          If the servers were silent during that search: asks for any part of them again
 //! ```
 //! A reader judges a block only by the block's own fields. So a block that is repeated, late or out of order changes only counters. If a
 //! reader restarts, it needs only the session and the next sequence, which are in the local ring.
@@ -28,7 +29,7 @@ use shmcast_bridge::proto::session::Session;
 use super::block::{Body, Damaged, Head, Stream};
 use super::mutant::{Mutant, is};
 use super::seal::Opener;
-use super::want::{Want, Wanted};
+use super::want::is_earlier;
 
 pub use io::{Ask, Delivery, ReaderConfig, ReaderCounters};
 
@@ -90,6 +91,16 @@ enum Asks {
     Any { before: u64 },
 }
 
+/// A range of sequences that no writer has. It is noted just before a search of the log.
+#[derive(Debug, Clone, Copy)]
+struct Nobodys {
+    first: u64,
+    /// The sequence after the last one.
+    before: u64,
+    /// The time of the search's last step. If a step takes too long, a writer might have the messages by now.
+    step_ns: u64,
+}
+
 /// A message whose parts are arriving.
 #[derive(Debug, Default)]
 struct Parts {
@@ -123,9 +134,8 @@ pub struct Reader {
     is_torn: bool,
     /// The last range of entry numbers that was skipped: its first number, and the number after it.
     lacking: Option<(u64, u64)>,
-    /// A range of sequences that no writer has: its first sequence, and the sequence after its last. It was noted just before the last
-    /// search of the log. If the log still lacks the range, its messages are given up.
-    nobodys: Option<(u64, u64)>,
+    /// The sequences that no writer has. If the log still lacks them at the end of the search, they are given up.
+    nobodys: Option<Nobodys>,
     parts: Parts,
     opener: Opener,
     counters: ReaderCounters,
@@ -176,6 +186,11 @@ impl Reader {
         &self.counters
     }
 
+    /// The number of bytes that have arrived of the message that is due.
+    pub fn bytes_due(&self) -> u32 {
+        if self.next == Some(self.parts.sequence) { self.parts.bytes.len() as u32 } else { 0 }
+    }
+
     /// Whether messages are missing that no writer has sent yet.
     pub fn is_waiting_for_mends(&self) -> bool {
         matches!(self.phase, Phase::Hole { .. })
@@ -215,59 +230,6 @@ impl Reader {
             Phase::Follow { heard_ns, look: Look::Nothing } => heard_ns + IDLE_NS,
             _ => self.ask_ns,
         }
-    }
-
-    fn ask_for_mends(
-        &mut self,
-        now_ns: u64,
-        to: u64,
-        since_ns: u64,
-        asks: Asks,
-        sink: &mut impl FnMut(Delivery<'_>),
-    ) -> Option<Ask> {
-        let (Some(session), Some(first)) = (self.session, self.next) else {
-            self.search(now_ns);
-            return None;
-        };
-        if is(Mutant::AsksNobody) {
-            self.give_up(now_ns, first, to, sink);
-            return None;
-        }
-        let silent_ns = now_ns.saturating_sub(since_ns);
-        let asks = match (asks, self.config.give_up_ns) {
-            (Asks::Due, Some(limit_ns)) if silent_ns >= limit_ns => {
-                self.phase = Phase::Hole { to, since_ns: now_ns, asks: Asks::Any { before: to + 1 } };
-                Asks::Any { before: to + 1 }
-            }
-            (Asks::Due, None) if silent_ns >= PATIENT_NS => {
-                self.search(now_ns);
-                return None;
-            }
-            (Asks::Any { before }, limit_ns) if silent_ns >= limit_ns.unwrap_or(ANY_NS).min(ANY_NS) => {
-                // The copy of the log that the reader searched might have lacked the messages. This copy might have the messages by now.
-                self.nobodys = Some((first, before));
-                match is(Mutant::TrustsTheCopy) {
-                    true => self.give_up(now_ns, first, to.min(before - 1), sink),
-                    false => self.search(now_ns),
-                }
-                return None;
-            }
-            (asks, _) => asks,
-        };
-        self.counters.wanted += 1;
-        let offset = if self.parts.sequence == first { self.parts.bytes.len() as u32 } else { 0 };
-        Some(Ask::Want(match asks {
-            Asks::Due => Want { session, first, wanted: Wanted::Exact(offset) },
-            Asks::Any { before } => Want::any(session, first, before - 1),
-        }))
-    }
-
-    /// Reports the sequences `first..=to` as lost.
-    fn give_up(&mut self, now_ns: u64, first: u64, to: u64, sink: &mut impl FnMut(Delivery<'_>)) {
-        self.counters.given_up += to - first + 1;
-        sink(Delivery::Gap { missing: first..to + 1 });
-        self.next = Some(to + 1);
-        self.search(now_ns);
     }
 
     /// Starts a new search of the log for the block that the reader needs next.
@@ -406,21 +368,6 @@ impl Reader {
         is_own && (self.stream.is_some() || !self.has_grown(head))
     }
 
-    /// Notes that the sequences up to `to` have not arrived.
-    fn miss(&mut self, now_ns: u64, to: u64, sink: &mut impl FnMut(Delivery<'_>)) {
-        if !self.is_certain && !is(Mutant::NeverLooksAgain) {
-            return self.search(now_ns);
-        }
-        if let Some((first, before)) = self.nobodys.take().filter(|(first, _)| self.next == Some(*first)) {
-            let last = if is(Mutant::GivesUpAll) { to } else { to.min(before - 1) };
-            return self.give_up(now_ns, first, last, sink);
-        }
-        self.counters.holes += 1;
-        self.phase = Phase::Hole { to, since_ns: now_ns, asks: Asks::Due };
-        self.ask_ns = now_ns;
-        self.round += 1;
-    }
-
     /// Delivers the messages of a block from the next sequence on. Returns false for a fragment whose earlier fragments are missing.
     fn take(&mut self, head: &Head, body: Body<'_>, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
         let next = self.next.unwrap_or(head.first);
@@ -469,10 +416,4 @@ impl Reader {
         }
         true
     }
-}
-
-/// Whether a session is an earlier one of the same sender.
-fn is_earlier(session: Session, than: Session) -> bool {
-    let both = session.epoch().zip(than.epoch());
-    session.tag() == than.tag() && both.is_some_and(|(epoch, than)| epoch < than)
 }

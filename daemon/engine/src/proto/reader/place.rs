@@ -1,8 +1,9 @@
 //! Finds the entry of the log that a reader needs next, and checks later whether the log still has it.
 
-use super::{ANSWER_NS, Ask, Look, Phase, Reader, is_earlier};
+use super::{ANSWER_NS, Ask, Look, Phase, Reader};
 use crate::proto::block::Head;
 use crate::proto::mutant::{Mutant, is};
+use crate::proto::want::is_earlier;
 
 impl Reader {
     /// Handles the numbers of the log's first and last entry. If the log is empty, the first is higher than the last. If the next entry is
@@ -16,6 +17,7 @@ impl Reader {
         if round != self.round {
             return None;
         }
+        self.note_step(now_ns);
         if self.phase == Phase::Bounds && last < self.seen {
             self.counters.ends_moved += 1;
         }
@@ -59,6 +61,7 @@ impl Reader {
         if round != self.round {
             return None;
         }
+        self.note_step(now_ns);
         let (low, high, probe, first, damaged) = match self.phase {
             Phase::Bisect { low, high, probe, first, damaged } => (low, high, probe, first, damaged),
             Phase::Follow { .. } => return self.check_last(now_ns, entry),

@@ -1,6 +1,9 @@
 use super::*;
 use crate::proto::block::{BlockId, Cut, Packing, Stream};
+use crate::proto::mutant::CHOSEN;
+use crate::proto::requests::Requests;
 use crate::proto::seal::Sealer;
+use crate::proto::want::Want;
 use shmcast_bridge::proto::wire::Meta;
 use std::ops::Range;
 
@@ -73,23 +76,46 @@ fn a_sender_mends_a_hole() {
     assert_eq!((taken, gaps), ((1..=20).collect(), Vec::new()));
 }
 
-/// Runs a reader that gives up after 5 s, and a log that lacks the messages 11 to 16. The sender answers each request with one message, but
-/// only after `late` further requests, and not before `after_ns`. Returns the sequences of the messages, and the gaps.
-fn play_late(late: usize, after_ns: u64) -> (Vec<u64>, Vec<Range<u64>>) {
+/// The log, the senders and the connection of a reader.
+trait Around {
+    /// Whether the log answers nobody now.
+    fn is_log_away(&mut self, _now_ns: u64, _reader: &Reader) -> bool {
+        false
+    }
+
+    /// Takes a request to the senders. Returns false if the reader has no connection.
+    fn ask(&mut self, now_ns: u64, round: u64, want: Want) -> bool;
+
+    /// Returns the answers that arrive now: the round of the request, and the message; `None` if no sender is there.
+    fn answers(&mut self, now_ns: u64) -> Vec<(u64, Option<u64>)>;
+}
+
+/// Runs a reader that gives up after 5 s, and a log that lacks the messages 11 to 16. The senders send one message at a time. Returns the
+/// sequences of the messages, and the gaps.
+fn play_around(around: &mut impl Around) -> (Vec<u64>, Vec<Range<u64>>) {
     let log = [messages(1..=10), messages(17..=20)];
     let config = ReaderConfig { from: Some(1), give_up_ns: Some(5_000 * MILLISECOND_NS) };
     let mut reader = Reader::new(config, None);
-    let (mut taken, mut gaps, mut now_ns, mut wants) = (Vec::new(), Vec::new(), 0, Vec::new());
-    while now_ns < 60_000 * MILLISECOND_NS {
+    let (mut taken, mut gaps) = (Vec::new(), Vec::new());
+    for now_ns in (0..60_000).map(|ms| ms * MILLISECOND_NS) {
         let mut sink = |delivery: Delivery<'_>| match delivery {
             Delivery::Message { sequence, .. } => taken.push(sequence),
             Delivery::Gap { missing } => gaps.push(missing),
             _ => {}
         };
-        now_ns = reader.next_deadline().max(now_ns + MILLISECOND_NS);
         let mut asked = reader.poll(now_ns, &mut sink);
         while let Some((round, ask)) = asked.take() {
             asked = match ask {
+                Ask::Want(want) => {
+                    if !around.ask(now_ns, round, want) {
+                        reader.handle_undelivered(now_ns);
+                    }
+                    None
+                }
+                _ if around.is_log_away(now_ns, &reader) => {
+                    reader.handle_failure(now_ns, round);
+                    None
+                }
                 Ask::Bounds => reader.handle_bounds(now_ns, round, (1, 2)),
                 Ask::Get(from) => {
                     let entry = log.get(from as usize - 1).map(|block| (from, &block[..]));
@@ -101,19 +127,38 @@ fn play_late(late: usize, after_ns: u64) -> (Vec<u64>, Vec<Range<u64>>) {
                     }
                     None
                 }
-                Ask::Want(want) => {
-                    wants.push((now_ns, round, want.first));
-                    None
-                }
             };
         }
-        let is_due = wants.first().is_some_and(|(at_ns, ..)| now_ns >= at_ns + after_ns);
-        if wants.len() > late && is_due {
-            let (_, round, first) = wants.remove(0);
-            reader.handle_want(now_ns, round, Some(&messages(first..=first)), &mut sink);
+        for (round, first) in around.answers(now_ns) {
+            let block = first.map(|first| messages(first..=first));
+            reader.handle_want(now_ns, round, block.as_deref(), &mut sink);
         }
     }
     (taken, gaps)
+}
+
+/// A sender that answers each request, but only after `late` further requests, and not before `after_ns`.
+struct Late {
+    late: usize,
+    after_ns: u64,
+    wants: Vec<(u64, u64, u64)>,
+}
+
+impl Around for Late {
+    fn ask(&mut self, now_ns: u64, round: u64, want: Want) -> bool {
+        self.wants.push((now_ns, round, want.first));
+        true
+    }
+
+    fn answers(&mut self, now_ns: u64) -> Vec<(u64, Option<u64>)> {
+        let is_due = self.wants.first().is_some_and(|(at_ns, ..)| now_ns >= at_ns + self.after_ns);
+        let answered = usize::from(self.wants.len() > self.late && is_due);
+        self.wants.drain(..answered).map(|(_, round, first)| (round, Some(first))).collect()
+    }
+}
+
+fn play_late(late: usize, after_ns: u64) -> (Vec<u64>, Vec<Range<u64>>) {
+    play_around(&mut Late { late, after_ns, wants: Vec::new() })
 }
 
 /// If the network is slow or the sender is busy, each request is repeated before its answer arrives. An earlier mistake: such answers were
@@ -127,6 +172,148 @@ fn an_answer_that_comes_after_the_request_was_repeated_mends_the_hole() {
 #[test]
 fn a_hole_that_takes_longer_to_mend_than_a_silence_may_last_is_mended_to_its_end() {
     assert_eq!(play_late(0, 2_000 * MILLISECOND_NS), ((1..=20).collect(), Vec::new()));
+}
+
+/// A sender that answers one request at a time. Each answer takes some time, and a pause follows. The connection of an earlier build's reader
+/// drops an answer that comes later than `within_ns` after its request.
+struct Slow {
+    takes_ns: u64,
+    within_ns: u64,
+    requests: Requests<String>,
+    asked_ns: Vec<(u64, u64)>,
+    free_ns: u64,
+    /// The answer that is being made: the time at which it arrives, the round of the request, and the message.
+    sent: Option<(u64, u64, u64)>,
+}
+
+impl Around for Slow {
+    fn ask(&mut self, now_ns: u64, round: u64, want: Want) -> bool {
+        self.asked_ns.push((round, now_ns));
+        self.requests.add(want, format!("_INBOX.reader.{round}"));
+        true
+    }
+
+    fn answers(&mut self, now_ns: u64) -> Vec<(u64, Option<u64>)> {
+        let sent = self.sent.take_if(|(at_ns, ..)| now_ns >= *at_ns);
+        if now_ns >= self.free_ns
+            && let Some((want, to)) = self.requests.take()
+        {
+            let round = to.rsplit_once('.').unwrap().1.parse().unwrap();
+            self.sent = Some((now_ns + self.takes_ns, round, want.first));
+            self.free_ns = now_ns + self.takes_ns + 200 * MILLISECOND_NS;
+        }
+        let in_time = |(_, round, _): &(u64, u64, u64)| {
+            self.asked_ns.iter().any(|(of, at_ns)| of == round && now_ns - at_ns <= self.within_ns)
+        };
+        sent.filter(in_time).map(|(_, round, first)| (round, Some(first))).into_iter().collect()
+    }
+}
+
+fn play_slow(takes_ns: u64, within_ns: u64) -> (Vec<u64>, Vec<Range<u64>>) {
+    let (requests, asked_ns) = (Requests::default(), Vec::new());
+    play_around(&mut Slow { takes_ns, within_ns, requests, asked_ns, free_ns: 0, sent: None })
+}
+
+/// An earlier mistake: the sender answered all repetitions of a request, in order. Soon each answer was older than the reader's connection
+/// accepted, and the reader gave up messages that the sender had.
+#[test]
+fn a_sender_that_needs_longer_than_a_repetition_mends_a_hole() {
+    let play = || play_slow(400 * MILLISECOND_NS, 2_000 * MILLISECOND_NS);
+    assert_eq!(play(), ((1..=20).collect(), Vec::new()));
+    CHOSEN.set(Some(Mutant::AnswersInOrder));
+    let (_, gaps) = play();
+    CHOSEN.set(None);
+    assert!(!gaps.is_empty(), "the mistake costs messages");
+}
+
+/// An earlier mistake: the reader's connection dropped each answer that came later than 2 s.
+#[test]
+fn a_sender_that_needs_seconds_for_an_answer_mends_a_hole() {
+    assert_eq!(play_slow(2_100 * MILLISECOND_NS, u64::MAX), ((1..=20).collect(), Vec::new()));
+    let (_, gaps) = play_slow(2_100 * MILLISECOND_NS, 2_000 * MILLISECOND_NS);
+    assert!(!gaps.is_empty(), "the mistake costs messages");
+}
+
+/// Nobody answers until the reader searches the log a last time. Then the log is away for 20 s, and then a sender is there.
+#[derive(Default)]
+struct Away {
+    back_ns: Option<u64>,
+    wants: Vec<(u64, u64)>,
+}
+
+impl Around for Away {
+    fn is_log_away(&mut self, now_ns: u64, reader: &Reader) -> bool {
+        if reader.nobodys.is_some() && self.back_ns.is_none() {
+            self.back_ns = Some(now_ns + 20_000 * MILLISECOND_NS);
+        }
+        self.back_ns.is_some_and(|back_ns| now_ns < back_ns)
+    }
+
+    fn ask(&mut self, _: u64, round: u64, want: Want) -> bool {
+        self.wants.push((round, want.first));
+        true
+    }
+
+    fn answers(&mut self, now_ns: u64) -> Vec<(u64, Option<u64>)> {
+        let is_there = self.back_ns.is_some_and(|back_ns| now_ns >= back_ns);
+        self.wants.drain(..).map(|(round, first)| (round, is_there.then_some(first))).collect()
+    }
+}
+
+/// An earlier mistake: messages that nobody had before a long silence of the servers were given up after it, although a sender was back.
+#[test]
+fn what_nobody_had_before_a_long_silence_is_asked_for_again() {
+    assert_eq!(play_around(&mut Away::default()), ((1..=20).collect(), Vec::new()));
+}
+
+/// The reader has no connection from its first request on, for 20 s. Then a sender is there.
+#[derive(Default)]
+struct Disconnected {
+    back_ns: Option<u64>,
+    wants: Vec<(u64, u64)>,
+}
+
+impl Around for Disconnected {
+    fn is_log_away(&mut self, now_ns: u64, _: &Reader) -> bool {
+        self.back_ns.is_some_and(|back_ns| now_ns < back_ns)
+    }
+
+    fn ask(&mut self, now_ns: u64, round: u64, want: Want) -> bool {
+        let back_ns = *self.back_ns.get_or_insert(now_ns + 20_000 * MILLISECOND_NS);
+        let is_connected = now_ns >= back_ns;
+        if is_connected {
+            self.wants.push((round, want.first));
+        }
+        is_connected
+    }
+
+    fn answers(&mut self, _: u64) -> Vec<(u64, Option<u64>)> {
+        self.wants.drain(..).map(|(round, first)| (round, Some(first))).collect()
+    }
+}
+
+/// An earlier mistake: the time without a connection counted as time without an answer.
+#[test]
+fn a_reader_without_a_connection_gives_nothing_up() {
+    assert_eq!(play_around(&mut Disconnected::default()), ((1..=20).collect(), Vec::new()));
+}
+
+/// A sender that is gone for good answers no request.
+struct Nobody;
+
+impl Around for Nobody {
+    fn ask(&mut self, _: u64, _: u64, _: Want) -> bool {
+        true
+    }
+
+    fn answers(&mut self, _: u64) -> Vec<(u64, Option<u64>)> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn what_nobody_has_is_given_up() {
+    assert_eq!(play_around(&mut Nobody), ((1..=10).chain(17..=20).collect(), vec![11..17]));
 }
 
 /// The messages `range` of a session, in one block.

@@ -87,10 +87,21 @@ impl Log {
         Some((entry.number, entry.block.clone()))
     }
 
+    /// Returns the leader's first entry at or after a number.
+    pub(super) fn read_leader(&self, from: u64) -> Option<(u64, Vec<u8>)> {
+        let entry = self.entries.iter().find(|entry| entry.number >= from)?;
+        Some((entry.number, entry.block.clone()))
+    }
+
     /// From now on, the readers' copy lacks some of the newest entries, but not the last one.
     pub(super) fn hide(&mut self, rng: &mut Rng) {
         let to = self.last.saturating_sub(1);
         self.hidden = Some((to.saturating_sub(rng.u64(..12)), to));
+    }
+
+    /// Whether the readers' copy lacks entries.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.hidden.is_some()
     }
 
     /// From now on, the readers' copy has all entries again.
@@ -98,7 +109,7 @@ impl Log {
         self.hidden = None;
     }
 
-    /// Whether a reader can get a message with one of these sequences from the log.
+    /// Whether the log has a message with one of these sequences.
     pub(super) fn has_any(&self, sequences: &Range<u64>) -> bool {
         let has = |entry: &Entry| match parse(&entry.block) {
             Ok((head, _)) => {
@@ -106,7 +117,7 @@ impl Log {
             }
             Err(_) => false,
         };
-        self.hidden.is_none() && self.entries.iter().any(has)
+        self.entries.iter().any(has)
     }
 
     /// Returns the numbers of the first and the last entry.

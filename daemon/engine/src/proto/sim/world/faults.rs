@@ -5,6 +5,9 @@ use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 use super::{Event, World, WriterActor};
 use crate::proto::writer::{State, Trouble};
 
+/// The time for which senders stand still while the readers' copy of the log lacks entries. A reader gives messages up earlier.
+const LONG_SLEEP_NS: u64 = 20 * SECOND_NS;
+
 impl World {
     /// Causes one fault.
     pub(super) fn fail(&mut self) {
@@ -74,10 +77,17 @@ impl World {
         self.feed();
     }
 
-    /// For a while, the readers' copy lacks some entries.
+    /// For a while or for ever, the readers' copy lacks some entries. The senders can stand still at the same time.
     fn hide(&mut self) {
         self.log.hide(&mut self.rng);
-        self.hidden_until_ns = Some(self.now_ns + self.rng.u64(SECOND_NS / 4..6 * SECOND_NS));
+        let until_ns = self.now_ns + self.rng.u64(SECOND_NS / 4..6 * SECOND_NS);
+        let (is_for_ever, sleep) = (self.answers.rng.u8(..3) == 0, self.answers.rng.bool());
+        let is_for_ever = is_for_ever && self.answers.has_leader;
+        self.hidden_until_ns = Some(if is_for_ever { u64::MAX } else { until_ns });
+        if is_for_ever && sleep && !self.has_stranger {
+            let awake_ns = self.now_ns + LONG_SLEEP_NS;
+            self.writers.iter_mut().flatten().for_each(|actor| actor.awake_ns = awake_ns);
+        }
     }
 
     /// The log loses its end, and answers nobody for a while.

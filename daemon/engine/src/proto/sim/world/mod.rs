@@ -2,6 +2,7 @@
 
 mod faults;
 mod judge;
+mod sender;
 
 use fastrand::Rng;
 use shmcast_bridge::proto::native::keys::Keyring;
@@ -13,10 +14,10 @@ use super::Report;
 use super::ends::{Channel, Ring};
 use super::fake::Log;
 use super::scenario::{BLOCK_BYTES, TROUBLED_NS};
-use crate::proto::block::{Carried, Packing, Stream};
+use crate::proto::block::{Packing, Stream};
 use crate::proto::reader::{Ask, Delivery, Reader, ReaderConfig};
-use crate::proto::want::{Answerer, Want, Wanted};
 use crate::proto::writer::{Append, Last, Resume, State, Trouble, Writer, WriterConfig};
+use sender::Answers;
 
 /// By this time, all messages must have arrived.
 const END_NS: u64 = 60 * SECOND_NS;
@@ -68,7 +69,7 @@ pub(super) struct World {
     events: Vec<(u64, u64, Event)>,
     writers: [Option<WriterActor>; 2],
     /// The answers of writers to the reader's requests.
-    answers: Answerer,
+    answers: Answers,
     reader: Option<Reader>,
     /// The time at which a reader that was killed is started again.
     reader_back_ns: u64,
@@ -82,7 +83,7 @@ pub(super) struct World {
     deaf_until_ns: u64,
     /// The time until which the log answers nobody.
     away_until_ns: u64,
-    /// The time until which the readers' copy lacks entries, if it ever did.
+    /// The time until which the readers' copy lacks entries, if it ever did. The log's leader always has them.
     hidden_until_ns: Option<u64>,
     is_calm: bool,
     /// Whether the log keeps all stored blocks. Then only answers, connections and processes fail.
@@ -119,7 +120,7 @@ impl World {
             log: Log::default(),
             events: Vec::new(),
             writers: [None, None],
-            answers: Answerer::new(u64::MAX),
+            answers: Answers::new(&Channel { seed, messages, keeps }),
             reader: None,
             reader_back_ns: 0,
             ring: Ring { next: 1, ..Ring::default() },
@@ -139,7 +140,6 @@ impl World {
             report: Report::default(),
         };
         world.has_stranger = world.channel.keys().is_some() && world.rng.u8(..4) == 0;
-        world.answers.set_key(world.channel.keys().as_ref().and_then(|keys| keys.sealing(0)));
         world.start_writer(0);
         if world.rng.bool() {
             world.start_writer(1);
@@ -338,25 +338,8 @@ impl World {
                 self.follows = Some((life, round, from));
                 self.feed();
             }
-            Ask::Want(want) => {
-                let answer = if self.rng.u8(..) < self.loss { None } else { self.mend(want) };
-                self.send(delay, life, Event::Answer(round, answer));
-            }
+            Ask::Want(want) => self.take_want(delay, life, round, want),
         }
-    }
-
-    /// A sender answers as `Mending` does: with the messages in its ring. It does not answer a request for older messages.
-    fn mend(&mut self, want: Want) -> Option<Vec<u8>> {
-        let (channel, now_ns) = (self.channel, self.now_ns);
-        let actor = self.writers.iter().flatten().next()?;
-        let first = want.first.max(channel.oldest(now_ns));
-        if first > want.last() || first >= channel.next(now_ns) {
-            return None;
-        }
-        let mut packing = Packing::new(BLOCK_BYTES);
-        let offset = if let Wanted::Exact(offset) = want.wanted { offset as usize } else { 0 };
-        let cut = channel.cut(now_ns, first, offset, &mut packing);
-        Some(self.answers.answer(Carried { stream: STREAM, session: actor.writer.session() }, cut, 0))
     }
 
     /// Sends the reader all entries that it has not received.
@@ -400,6 +383,7 @@ impl World {
 
     /// Each actor does the work that is due.
     fn turn(&mut self) -> Result<(), String> {
+        self.answer_wants();
         for at in 0..2 {
             self.oversee(at);
             if let Some(mut actor) = self.writers[at].take_if(|actor| actor.awake_ns <= self.now_ns) {
