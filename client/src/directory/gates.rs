@@ -19,6 +19,7 @@ use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 /// The bit in the mode of a daemon's page that says that another user has had descriptors of the page.
 const LENT: u32 = 0o040;
@@ -155,6 +156,28 @@ impl GateFolder {
         }
     }
 
+    /// Removes the page of each gate whose reader claims to be the process `pid`. The reader keeps the page without its name.
+    pub(crate) fn withdraw(&self, pid: u32) {
+        for name in self.names() {
+            if self.claimed_by(&name) == Some(u64::from(pid)) {
+                let _ = self.0.unlink(&name);
+            }
+        }
+    }
+
+    /// The process ids that the readers of held gates claim.
+    pub(crate) fn claimants(&self) -> Vec<u64> {
+        self.names().iter().filter_map(|name| self.claimed_by(name)).collect()
+    }
+
+    /// The process id that a gate's reader claims. `None` if no reader holds the gate.
+    fn claimed_by(&self, name: &str) -> Option<u64> {
+        let page = self.0.file(name, OFlags::RDONLY).ok()?;
+        let is_held = crate::lock::is_locked(&page).unwrap_or(false);
+        // The claimed process does not depend on the segment.
+        is_held.then(|| GateClaim::read(&page, [0; 2]).map(|claim| claim.pid).ok()).flatten()
+    }
+
     /// Opens the page of figures for its publisher.
     pub(crate) fn figures(&self) -> io::Result<File> {
         self.0.file(FIGURES, OFlags::RDWR)
@@ -231,6 +254,14 @@ impl ChannelFiles {
         match gates.page(name) {
             Err(e) if is_absent(&e) => Err(unknown(gates.names())),
             opened => opened.map_err(os),
+        }
+    }
+
+    /// Whether the name of a gate leads to the page with this device and inode. If the name cannot be checked, the result is true.
+    pub(crate) fn names_gate(&self, name: GateName, page: (u64, u64)) -> bool {
+        match self.folder().stat(Path::new(GATES).join(name.as_str())) {
+            Ok(stat) => (stat.st_dev, stat.st_ino) == page,
+            Err(e) => !is_absent(&e),
         }
     }
 

@@ -119,6 +119,17 @@ impl HostedGates {
         Ok(page)
     }
 
+    /// The process ids that the readers of held gates claim. A reader can claim any id.
+    pub fn claimants(&self) -> Vec<u64> {
+        self.0.claimants()
+    }
+
+    /// Takes the gates of the process `pid` away, as the gates' pages claim this process. Call this if the process may no longer read the
+    /// channel. The present publisher still waits for the process. The next publisher gets new pages, and waits for their readers.
+    pub fn withdraw(&self, pid: u32) {
+        self.0.withdraw(pid);
+    }
+
     /// The present state of the gates. `process` finds the process for an id that a reader claims.
     pub fn report(&self, segment: &HostedSegment, process: impl Fn(u64) -> Process) -> Vec<GateReport> {
         let tail = segment.locator().tail().ok();

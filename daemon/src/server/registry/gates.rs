@@ -53,6 +53,15 @@ impl Gates {
         }
     }
 
+    /// Takes the gates of a channel from this process.
+    pub(super) fn withdraw(&self, who: &Identity, name: &str) {
+        if let Ok(Some(gates)) = HostedGates::find(&self.dir, name)
+            && who.pid != 0
+        {
+            gates.withdraw(who.pid);
+        }
+    }
+
     /// Removes the pages of channels that do not exist any more.
     pub(super) fn sweep(&self, is_channel: impl Fn(&str) -> bool) {
         HostedGates::sweep(&self.dir, is_channel);
@@ -110,12 +119,13 @@ impl Channel {
         let found = HostedGates::find(dir, name)
             .inspect_err(|e| tracing::error!(channel = name, "look at its gates: {e}"));
         let Ok(Some(gates)) = found else { return Vec::new() };
-        // The gate's page names a process, and its reader can write any number there. So the process is shown only if the kernel reports it
-        // as an attached reader.
+        // The gate's page names a process, and its reader can write any number there. So the user and the command are shown only if the
+        // kernel reports the process as an attached reader. Otherwise only the claimed number is shown.
         let process = |pid: u64| {
             let is_it = |process: &Process| process.pid.is_some_and(|known| u64::from(known) == pid);
             let known = self.readers.values().map(|reader| reader.who.process()).find(is_it);
-            known.unwrap_or(Process { pid: None, uid: None, command: None })
+            let claimed = u32::try_from(pid).ok().filter(|pid| *pid != 0);
+            known.unwrap_or(Process { pid: claimed, uid: None, command: None })
         };
         gates.report(self.hosted(), process)
     }
@@ -145,6 +155,25 @@ impl Registry {
             HostedGates::make(&self.gates.dir, &channel.config.name).map_err(failed("open the gates"))?;
         let lent = gates.for_publisher(&channel.config.client_gates(), channel.hosted());
         lent.map_err(|e| Refused::new(RefusalCode::Failed, e.to_string()))
+    }
+
+    /// The readers that hold gates of the channel that the publisher on this connection has, with the channel's name. The pages of the
+    /// gates claim these readers.
+    pub fn gate_holders(&self, id: ConnectionId) -> Vec<(String, Identity)> {
+        let Some((name, channel)) = self.channels.iter().find(|(_, channel)| channel.has_let_in(id)) else {
+            return Vec::new();
+        };
+        let Ok(Some(gates)) = HostedGates::find(&self.gates.dir, name) else { return Vec::new() };
+        let claimants = gates.claimants();
+        let holds = |who: &&Identity| who.pid != 0 && claimants.contains(&u64::from(who.pid));
+        let readers = channel.readers.values().map(|reader| &reader.who).filter(holds);
+        readers.map(|who| (name.clone(), who.clone())).collect()
+    }
+
+    /// Takes the gates of a channel from a process that may no longer read the channel. Otherwise the next publisher would wait for the
+    /// process, which never gets the publisher's memory.
+    pub fn withdraw_gates(&self, who: &Identity, name: &str) {
+        self.gates.withdraw(who, name);
     }
 
     /// Passes the page of a gate to the reader on this connection.
