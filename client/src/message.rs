@@ -176,7 +176,9 @@ pub enum RecvError {
     Superseded,
     /// The page of this subscriber's gate was removed or moved. Publishers that open the channel from now on do not wait for this
     /// subscriber. A reader that receives no messages notices this within about a second.
-    #[error("the page of gate {gate} was removed or moved, so publishers stop waiting for this reader: subscribe again")]
+    #[error(
+        "the page of gate {gate} was removed or moved, so publishers stop waiting for this reader: subscribe again"
+    )]
     GateLost {
         /// The gate.
         gate: GateName,

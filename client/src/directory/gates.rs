@@ -14,7 +14,7 @@ use super::ours::{FIGURES, GATES, UNFINISHED_GATE, is_gate_file};
 use crate::error::{ChannelError, is_absent};
 use crate::gate::{GateError, GateName, Settled};
 use rustix::fs::OFlags;
-use shmcast_layout::gate::{self, Figures, GateClaim};
+use shmcast_layout::gate::{self, Figures, FiguresPage, GateClaim};
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io;
@@ -64,16 +64,16 @@ impl GateFolder {
     /// Opens or makes a page for each of `gates`, and makes a new page of figures. Removes the free pages of other gates. `mode` is the
     /// mode of the channel's files.
     ///
-    /// An existing page stays unchanged, because a reader can hold it. A file that has the name of a page but is no page is replaced.
-    pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<OpenGates> {
+    /// An existing page stays unchanged, because a reader can hold it. A file that has the name of a page but is no page is replaced. The
+    /// figures of the previous publisher are replaced last, so a publisher that fails leaves them as they are.
+    pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<(Vec<(Settled, File)>, File)> {
         self.keep_only(gates);
-        let figures = self.make_figures(mode)?;
         let page = |settled: &Settled| {
             self.make_page(settled.name, mode)?;
             Ok((*settled, self.0.file(settled.name.as_str(), OFlags::RDONLY)?))
         };
         let gates = gates.iter().map(page).collect::<io::Result<_>>()?;
-        Ok(OpenGates { gates, figures: Some(figures) })
+        Ok((gates, self.make_figures(mode)?))
     }
 
     /// Makes the page of figures of a publisher. Each publisher gets a file of its own, and tools see only the figures of the newest
@@ -82,7 +82,8 @@ impl GateFolder {
     fn make_figures(&self, mode: u32) -> io::Result<File> {
         let unfinished = format!("{UNFINISHED_GATE}{}", unique());
         let file = self.0.create(&unfinished, 0o600 | mode & 0o444)?;
-        self.0.rename(&unfinished, FIGURES).inspect_err(|_| drop(self.0.unlink(&unfinished)))?;
+        let made = FiguresPage::reserve(&file).and_then(|()| self.0.rename(&unfinished, FIGURES));
+        made.inspect_err(|_| drop(self.0.unlink(&unfinished)))?;
         Ok(file)
     }
 
@@ -178,11 +179,6 @@ impl GateFolder {
         is_held.then(|| GateClaim::read(&page, [0; 2]).map(|claim| claim.pid).ok()).flatten()
     }
 
-    /// Opens the page of figures for its publisher.
-    pub(crate) fn figures(&self) -> io::Result<File> {
-        self.0.file(FIGURES, OFlags::RDWR)
-    }
-
     /// The names of all gates.
     pub(crate) fn names(&self) -> Vec<String> {
         let names = self.0.names().unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
@@ -228,7 +224,8 @@ impl ChannelFiles {
         }
         let own = mode(&self.folder().own_stat().map_err(os("look at"))?);
         let folder = GateFolder::make(self.folder(), GATES, own & 0o755).map_err(os("create directory"))?;
-        folder.open(gates, own).map_err(os("make the pages of gates in"))
+        let (gates, figures) = folder.open(gates, own).map_err(os("make the pages of gates in"))?;
+        Ok(OpenGates { gates, figures: Some(figures) })
     }
 
     /// Removes the files of all gates.

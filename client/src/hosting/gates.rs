@@ -5,7 +5,7 @@
 //!
 //! Functions of this module have no examples, because they are useful only with a control socket.
 
-use crate::directory::{Folder, GateFolder, OpenGates};
+use crate::directory::{Folder, GateFolder};
 use crate::gate::{Gate, GateError, GateName, Settled, settle};
 use crate::status::gate_report;
 use shmcast_layout::control::{GateReport, GateTerms, Process};
@@ -89,11 +89,9 @@ impl HostedGates {
         let header = segment.header();
         let os = ChannelError::os("open the gates of", header.channel.clone());
         let settled = settle(&header.channel, gates, &header.geometry)?;
-        let opened = self.0.open(&settled, MODE).and_then(|OpenGates { gates, .. }| {
-            let gates = gates.into_iter().map(|(settled, page)| (settled.terms(), page)).collect();
-            Ok(LentGates { gates, figures: self.0.figures()? })
-        });
-        opened.map_err(os)
+        let (gates, figures) = self.0.open(&settled, MODE).map_err(os)?;
+        let gates = gates.into_iter().map(|(settled, page)| (settled.terms(), page)).collect();
+        Ok(LentGates { gates, figures })
     }
 
     /// Opens the page of a gate for its reader twice: once to be locked, and once to be mapped. Makes the page if no publisher has made it

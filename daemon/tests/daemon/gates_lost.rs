@@ -1,9 +1,12 @@
-//! Gates whose readers lose them.
+//! Gates whose readers lose them, and gates that a daemon without descriptors cannot open.
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use serde_json::{Value, json};
 use shmcast::{Client, Publisher, Subscriber};
 use shmcast_testkit::daemon::{Daemon, channel, publishing};
 use shmcast_testkit::process::{at_socket, my_role, my_socket};
-use shmcast_testkit::{Process, role, role_as, wait_for, wait_until};
+use shmcast_testkit::raw::{Raw, publish};
+use shmcast_testkit::{Process, role_as, wait_for, wait_until};
 
 const NOBODY: u32 = 65534;
 
@@ -57,8 +60,47 @@ fn a_reader_that_may_no_longer_read_holds_no_publisher_up() {
         daemon.wait_for_log(&["refused", "may no longer read"]);
         drop(second);
         let mut third = open(&client);
-        (0..4_000).for_each(|_| drop(third.publish(&[1; 100]).unwrap()));
+        assert!((0..4_000).all(|_| third.publish(&[1; 100]).is_ok()));
         // Its gate is gone, so it ends with an error.
         assert!(reader.wait().success());
     }
+}
+
+/// An earlier mistake: a publisher was told to raise its own limit on descriptors, and the daemon wrote a line each second.
+#[test]
+fn a_daemon_without_descriptors_says_once_a_minute_that_it_lacks_them() {
+    let gate = "publishers = [\"*\"]\n[[channel.gate]]\nname = \"risk\"";
+    let daemon = Daemon::start(&channel("ticks", gate).replace("16MiB", "64KiB"));
+    let pid = Pid::from_raw(daemon.pid().as_raw());
+    let before = getrlimit(Resource::Nofile).maximum;
+    let limit = |current| prlimit(pid, Resource::Nofile, Rlimit { current, maximum: before }).unwrap();
+    // Without a free descriptor, the daemon accepts no connection. So these are older than the limit.
+    let (publisher, tool) = (Raw::greeted(&daemon.socket()), Raw::greeted(&daemon.socket()));
+    let (_, _files) = publisher.ask_for_files(&publish("ticks", false), &[]);
+    let fds = format!("/proc/{}/fd", daemon.pid());
+    let open = || std::fs::read_dir(&fds).unwrap().count() as u64;
+    let most = open();
+    let mut refusals = 0;
+    for more in 0..8 {
+        limit(Some(most + more));
+        let answer: Value = publisher.ask(&json!({"request": "gates"}), &[]);
+        if answer["reply"] == "refused" {
+            let why = answer["why"].as_str().unwrap();
+            assert!(why.starts_with("the daemon lacks descriptors, raise its LimitNOFILE="), "{more}: {why}");
+            refusals += 1;
+        } else {
+            assert_eq!(answer["reply"], "gate", "{answer}");
+            publisher.receive().unwrap();
+        }
+    }
+    assert!((1..8).contains(&refusals), "{refusals}");
+    limit(Some(3));
+    for _ in 0..20 {
+        tool.ask(&json!({"request": "list"}), &[]);
+    }
+    let lines = || daemon.log().matches("look at the gates of channels").count();
+    wait_until("the error", || lines() > 0);
+    assert_eq!(lines(), 1, "{}", daemon.log());
+    assert!(daemon.log().contains("raise its LimitNOFILE=: look at the gates"), "{}", daemon.log());
+    limit(before);
 }
