@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -57,6 +58,10 @@ type heldGate struct {
 	segment [2]uint64
 	told    place // the place on the page
 	isTold  bool
+	name    string
+	file    *named // the name of the page, if the channel is a file
+	looked  time.Time
+	isLost  bool
 }
 
 // takeGate locks one of two files that were opened for this reader alone, and maps the other. From now on it owns both files.
@@ -81,7 +86,7 @@ func takeGate(name string, lock, page *os.File, segment [2]uint64) (*heldGate, e
 		lock.Close()
 		return nil, fmt.Errorf("take the gate %s: %w", name, err)
 	}
-	g := &heldGate{lock: lock, mapped: mapped, segment: segment}
+	g := &heldGate{lock: lock, mapped: mapped, segment: segment, name: name, looked: time.Now()}
 	g.leave()
 	g.set(gatePid, uint64(os.Getpid()))
 	return g, nil
@@ -166,6 +171,33 @@ func (s *Subscriber) passed() {
 	}
 }
 
+// GateLostError says that the page of the reader's gate was removed or moved. Publishers that open the channel from now on do not wait for
+// this reader. Subscribe again.
+type GateLostError struct{ Gate string }
+
+func (e *GateLostError) Error() string {
+	return fmt.Sprintf("the page of gate %s was removed or moved, so publishers stop waiting for this reader; subscribe again", e.Gate)
+}
+
+// look fails if the page no longer has its name. With isTime it checks at most once in lookEvery.
+func (g *heldGate) look(isTime bool) error {
+	if now := time.Now(); isTime && now.Sub(g.looked) >= lookEvery {
+		g.looked, g.isLost = now, g.hasLostName()
+	}
+	if g.isLost {
+		return &GateLostError{g.name}
+	}
+	return nil
+}
+
+func (g *heldGate) hasLostName() bool {
+	page, err := g.lock.Stat()
+	if err == nil && page.Sys().(*syscall.Stat_t).Nlink == 0 {
+		return true
+	}
+	return g.file != nil && g.file.leadsElsewhere()
+}
+
 // takeGate takes the requested gate of a channel that is a file.
 func (c *channelFiles) takeGate(name string, segment [2]uint64) (*heldGate, error) {
 	path := filepath.Join(c.path, "gates")
@@ -180,7 +212,14 @@ func (c *channelFiles) takeGate(name string, segment [2]uint64) (*heldGate, erro
 		}
 	}
 	if err == nil {
-		return takeGate(name, files[0], files[1], segment)
+		gate, err := takeGate(name, files[0], files[1], segment)
+		if err != nil {
+			return nil, err
+		}
+		if page, err := gate.lock.Stat(); err == nil {
+			gate.file = nameOf(filepath.Join(path, name), page)
+		}
+		return gate, nil
 	}
 	if files[0] != nil {
 		files[0].Close()

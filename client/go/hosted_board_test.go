@@ -254,6 +254,52 @@ func TestPageOfAGateHasAPositionOnlyInItsSegment(t *testing.T) {
 	}
 }
 
+func TestReaderIsToldThatItsGateHasLostItsPage(t *testing.T) {
+	first := pageFile(t, append([]uint64{gateMagic, 1}, make([]uint64, 510)...)...)
+	open := func() *os.File {
+		f, err := os.OpenFile(first.Name(), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	g, err := takeGate("risk", open(), open(), [2]uint64{1, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	page, err := g.lock.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func() error {
+		g.looked = time.Time{}
+		return g.look(true)
+	}
+	g.file = nameOf(first.Name(), page)
+	if err := look(); err != nil {
+		t.Error("the page has its name", err)
+	}
+	moved := first.Name() + ".moved"
+	if err := os.Rename(first.Name(), moved); err != nil {
+		t.Fatal(err)
+	}
+	var lost *GateLostError
+	if err := look(); !errors.As(err, &lost) || lost.Gate != "risk" {
+		t.Error("the page was moved", err)
+	}
+	g.file = nil
+	if err := look(); err != nil {
+		t.Error("a daemon's page that was moved is not noticed", err)
+	}
+	if err := os.Remove(moved); err != nil {
+		t.Fatal(err)
+	}
+	if err := look(); !errors.As(err, &lost) {
+		t.Error("the page was removed", err)
+	}
+}
+
 // A channel that begins anew after a journal has lost nothing before its first message.
 func TestRestartBehindAJournalIsNoLap(t *testing.T) {
 	s := &Subscriber{}

@@ -12,19 +12,19 @@ import (
 // lookEvery is the pause between two checks of a segment's name. A check costs a system call.
 const lookEvery = time.Second
 
-// named is the name of a segment that is a file. After somebody removed or moved the channel, or mounted another file system over it, the
+// named is the name of a segment that is a file, or of a gate's page. After somebody removed or moved the channel, or mounted another file system over it, the
 // name leads elsewhere. Then new readers do not find the segment, and the next publisher makes another channel.
 type named struct {
 	path   string
-	file   fs.FileInfo // the segment
+	file   fs.FileInfo // the file that had the name
 	root   fs.FileInfo // the root directory in which the path was found
 	looked time.Time
 	isLost bool
 }
 
-// nameOf is the name of the segment in the directory of a channel; nil if it cannot be known.
-func nameOf(channel string, file fs.FileInfo) *named {
-	path, err := filepath.Abs(filepath.Join(channel, "segment"))
+// nameOf is the name of a file; nil if it cannot be known.
+func nameOf(path string, file fs.FileInfo) *named {
+	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil
 	}
@@ -35,7 +35,7 @@ func nameOf(channel string, file fs.FileInfo) *named {
 	return &named{path: path, file: file, root: root, looked: time.Now()}
 }
 
-// look says whether the name no longer leads to the segment. With isTime it checks at most once in lookEvery.
+// look says whether the name no longer leads to the file. With isTime it checks at most once in lookEvery.
 func (n *named) look(isTime bool) bool {
 	if now := time.Now(); isTime && now.Sub(n.looked) >= lookEvery {
 		n.looked, n.isLost = now, n.leadsElsewhere()

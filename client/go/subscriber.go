@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"path/filepath"
 	"time"
 )
 
@@ -109,7 +110,7 @@ func (s *Subscriber) attachFile(dir, channel string) (err error) {
 	if err != nil {
 		return err
 	}
-	s.segment, s.name = segment, nameOf(files.path, info)
+	s.segment, s.name = segment, nameOf(filepath.Join(files.path, "segment"), info)
 	defer func() {
 		if err != nil {
 			s.page.close()

@@ -95,6 +95,9 @@ func (s *Subscriber) tellIdle(ev *Event) (bool, error) {
 	if s.name != nil && (s.name.isLost || s.empties%16 == 0) && s.name.look(s.empties%16 == 0) {
 		return false, ErrSuperseded
 	}
+	if s.gate != nil && (s.gate.isLost || s.empties%16 == 0) {
+		return false, s.gate.look(s.empties%16 == 0)
+	}
 	return false, nil
 }
 

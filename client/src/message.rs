@@ -1,6 +1,7 @@
 //! The messages, events and errors that a subscriber returns.
 
 use crate::clock::Clock;
+use crate::gate::GateName;
 use shmcast_layout::board::JoinError;
 use shmcast_layout::error::Corrupt;
 use shmcast_layout::journal::Cause;
@@ -174,6 +175,15 @@ pub enum RecvError {
     /// within about a second. New subscribers do not receive messages that are published into a removed file.
     #[error("the channel was removed, or has moved to a new segment: subscribe again")]
     Superseded,
+    /// The page of this subscriber's gate was removed or moved. Publishers that open the channel from now on do not wait for this
+    /// subscriber. A reader that receives no messages notices this within about a second.
+    #[error(
+        "the page of gate {gate} was removed or moved, so publishers stop waiting for this reader: subscribe again"
+    )]
+    GateLost {
+        /// The gate.
+        gate: GateName,
+    },
     /// This subscriber is a copy that `fork` made in a child process. Nothing was consumed.
     #[error("this subscriber belongs to the process that was forked: open one of its own here")]
     Forked,

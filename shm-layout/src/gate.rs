@@ -303,6 +303,14 @@ pub struct FiguresPage {
 
 #[cfg(not(loom))]
 impl FiguresPage {
+    /// Reserves the memory of a page of figures in `file`.
+    ///
+    /// # Errors
+    /// The system's error, for example if the file system is full.
+    pub fn reserve(file: &File) -> io::Result<()> {
+        reserve(file, FIGURES_BYTES)
+    }
+
     /// Maps the page in `file`, which the publisher's user or a daemon made, and clears the figures of earlier publishers.
     ///
     /// # Errors

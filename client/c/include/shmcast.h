@@ -60,7 +60,7 @@ enum shmcast_code {
     SHMCAST_ERROR_NO_WAKER = -25,         /* SHMCAST_WAIT_PARK on a channel that is a file */
     SHMCAST_ERROR_OS = -26,               /* the operating system refused; shmcast_error_os() has its errno */
     SHMCAST_ERROR_NO_BOARD = -27,         /* the channel has no board, or continues without one */
-    SHMCAST_ERROR_GATE = -28,             /* the gate does not exist, has another reader, or cannot have these limits */
+    SHMCAST_ERROR_GATE = -28,             /* the gate does not exist, has another reader, lost its page, or cannot have these limits */
     SHMCAST_ERROR_TOO_LARGE = -40,        /* the message exceeds the channel's largest; nothing was published */
     SHMCAST_ERROR_OUT_OF_SEQUENCES = -41, /* the channel has used up its sequences; nothing was published */
     SHMCAST_ERROR_CUT_OFF = -42,          /* the daemon gave the channel to another publisher; nothing was published */

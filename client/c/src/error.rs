@@ -123,6 +123,7 @@ impl Failure {
             RecvError::Locate(error) => locating(error),
             RecvError::Unmapped => code::UNMAPPED,
             RecvError::Superseded => code::SUPERSEDED,
+            RecvError::GateLost { .. } => code::GATE,
             RecvError::Stalled { .. } => code::STALLED,
             RecvError::Forked => code::FORKED,
             RecvError::Board(_) => code::BOARD,

@@ -89,6 +89,7 @@ pub(crate) fn receiving(channel: &str, error: &RecvError) -> PyErr {
         RecvError::Locate(error) => locating(error),
         RecvError::Unmapped => "unmapped",
         RecvError::Superseded => "superseded",
+        RecvError::GateLost { .. } => "gate",
         RecvError::Stalled { .. } => "stalled",
         RecvError::Board(_) => "board",
         RecvError::NoBoard => "no board",

@@ -14,11 +14,12 @@ use super::ours::{FIGURES, GATES, UNFINISHED_GATE, is_gate_file};
 use crate::error::{ChannelError, is_absent};
 use crate::gate::{GateError, GateName, Settled};
 use rustix::fs::OFlags;
-use shmcast_layout::gate::{self, Figures, GateClaim};
+use shmcast_layout::gate::{self, Figures, FiguresPage, GateClaim};
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 /// The bit in the mode of a daemon's page that says that another user has had descriptors of the page.
 const LENT: u32 = 0o040;
@@ -63,16 +64,16 @@ impl GateFolder {
     /// Opens or makes a page for each of `gates`, and makes a new page of figures. Removes the free pages of other gates. `mode` is the
     /// mode of the channel's files.
     ///
-    /// An existing page stays unchanged, because a reader can hold it. A file that has the name of a page but is no page is replaced.
-    pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<OpenGates> {
+    /// An existing page stays unchanged, because a reader can hold it. A file that has the name of a page but is no page is replaced. The
+    /// figures of the previous publisher are replaced last, so a publisher that fails leaves them as they are.
+    pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<(Vec<(Settled, File)>, File)> {
         self.keep_only(gates);
-        let figures = self.make_figures(mode)?;
         let page = |settled: &Settled| {
             self.make_page(settled.name, mode)?;
             Ok((*settled, self.0.file(settled.name.as_str(), OFlags::RDONLY)?))
         };
         let gates = gates.iter().map(page).collect::<io::Result<_>>()?;
-        Ok(OpenGates { gates, figures: Some(figures) })
+        Ok((gates, self.make_figures(mode)?))
     }
 
     /// Makes the page of figures of a publisher. Each publisher gets a file of its own, and tools see only the figures of the newest
@@ -81,7 +82,8 @@ impl GateFolder {
     fn make_figures(&self, mode: u32) -> io::Result<File> {
         let unfinished = format!("{UNFINISHED_GATE}{}", unique());
         let file = self.0.create(&unfinished, 0o600 | mode & 0o444)?;
-        self.0.rename(&unfinished, FIGURES).inspect_err(|_| drop(self.0.unlink(&unfinished)))?;
+        let made = FiguresPage::reserve(&file).and_then(|()| self.0.rename(&unfinished, FIGURES));
+        made.inspect_err(|_| drop(self.0.unlink(&unfinished)))?;
         Ok(file)
     }
 
@@ -155,9 +157,26 @@ impl GateFolder {
         }
     }
 
-    /// Opens the page of figures for its publisher.
-    pub(crate) fn figures(&self) -> io::Result<File> {
-        self.0.file(FIGURES, OFlags::RDWR)
+    /// Removes the page of each gate whose reader claims to be the process `pid`. The reader keeps the page without its name.
+    pub(crate) fn withdraw(&self, pid: u32) {
+        for name in self.names() {
+            if self.claimed_by(&name) == Some(u64::from(pid)) {
+                let _ = self.0.unlink(&name);
+            }
+        }
+    }
+
+    /// The process ids that the readers of held gates claim.
+    pub(crate) fn claimants(&self) -> Vec<u64> {
+        self.names().iter().filter_map(|name| self.claimed_by(name)).collect()
+    }
+
+    /// The process id that a gate's reader claims. `None` if no reader holds the gate.
+    fn claimed_by(&self, name: &str) -> Option<u64> {
+        let page = self.0.file(name, OFlags::RDONLY).ok()?;
+        let is_held = crate::lock::is_locked(&page).unwrap_or(false);
+        // The claimed process does not depend on the segment.
+        is_held.then(|| GateClaim::read(&page, [0; 2]).map(|claim| claim.pid).ok()).flatten()
     }
 
     /// The names of all gates.
@@ -205,7 +224,8 @@ impl ChannelFiles {
         }
         let own = mode(&self.folder().own_stat().map_err(os("look at"))?);
         let folder = GateFolder::make(self.folder(), GATES, own & 0o755).map_err(os("create directory"))?;
-        folder.open(gates, own).map_err(os("make the pages of gates in"))
+        let (gates, figures) = folder.open(gates, own).map_err(os("make the pages of gates in"))?;
+        Ok(OpenGates { gates, figures: Some(figures) })
     }
 
     /// Removes the files of all gates.
@@ -231,6 +251,14 @@ impl ChannelFiles {
         match gates.page(name) {
             Err(e) if is_absent(&e) => Err(unknown(gates.names())),
             opened => opened.map_err(os),
+        }
+    }
+
+    /// Whether the name of a gate leads to the page with this device and inode. If the name cannot be checked, the result is true.
+    pub(crate) fn names_gate(&self, name: GateName, page: (u64, u64)) -> bool {
+        match self.folder().stat(Path::new(GATES).join(name.as_str())) {
+            Ok(stat) => (stat.st_dev, stat.st_ino) == page,
+            Err(e) => !is_absent(&e),
         }
     }
 

@@ -103,8 +103,8 @@ struct One {
     /// True until this publisher knows the position of the gate's reader, or knows that no reader has a position. Until then, the publisher
     /// assumes that the previous publisher waited for the reader.
     is_unheard: bool,
-    /// Whether the present message has waited for this gate.
-    has_held: bool,
+    /// The time for which this gate has held the present message up, as of the last check; `None` if it has not held the message up.
+    held_for: Option<Duration>,
     /// The time at which a call that never waits was first refused; `None` again after `make_way` has made room for a message.
     refusing_since: Option<Instant>,
 }
@@ -150,9 +150,12 @@ impl One {
         self.figures.dropped += 1;
     }
 
-    /// Counts the wait of a message that is now published or refused.
-    fn note_wait(&mut self, waited: Duration) {
-        if !std::mem::take(&mut self.has_held) {
+    /// Counts the wait of a message that is now published or refused. A wait for other gates does not count. A message does not wait for a
+    /// gate without a wait, so for such a gate only the message is counted.
+    fn note_wait(&mut self) {
+        let Some(waited) = self.held_for.take() else { return };
+        if self.config.wait.is_zero() {
+            self.figures.held += 1;
             return;
         }
         let waited_ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
@@ -219,7 +222,7 @@ impl Gates {
                 ..GateFigures::default()
             };
             let standing = Standing::default();
-            One { config, file, standing, figures, is_unheard: true, has_held: false, refusing_since: None }
+            One { config, file, standing, figures, is_unheard: true, held_for: None, refusing_since: None }
         };
         let gates: Vec<One> = gates.into_iter().map(one).collect();
         let step = gates.iter().map(|gate| gate.config.lag / 4).min().unwrap_or(u64::MAX);
@@ -294,7 +297,7 @@ impl Gates {
                 Verdict::Refused(refused) => Some(refused),
                 Verdict::Open => None,
             };
-            self.gates.iter_mut().for_each(|gate| gate.note_wait(elapsed));
+            self.gates.iter_mut().for_each(One::note_wait);
             self.write_figures();
             if let Some(refused) = refused {
                 return Err(refused);
@@ -321,7 +324,7 @@ impl Gates {
                 // to be refused for ever.
                 Patience::Never => gate.refusing_since.get_or_insert_with(Instant::now).elapsed(),
                 Patience::Waits | Patience::Insists | Patience::Ends => {
-                    gate.has_held = true;
+                    gate.held_for = Some(elapsed);
                     elapsed
                 }
             };

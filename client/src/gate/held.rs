@@ -1,6 +1,7 @@
 //! The reader's side of a gate. The reader holds the gate's lock, and writes to the gate's page how far it has read.
 
 use super::name::{GateError, GateName};
+use crate::directory::ChannelFiles;
 use crate::lock::{self, Held};
 use shmcast_layout::gate::{GateClaim, GatePage};
 use shmcast_layout::ring::locate::Place;
@@ -14,6 +15,8 @@ pub(crate) struct HeldGate {
     name: GateName,
     page: GatePage,
     lock: Held,
+    /// Device and inode of the page.
+    file: (u64, u64),
 }
 
 /// The reason why a gate cannot be held.
@@ -37,7 +40,8 @@ impl HeldGate {
     pub(crate) fn take(name: GateName, [lock, page]: [File; 2], segment: [u64; 2]) -> Result<Self, NotHeld> {
         let is_taken = !lock::try_lock(&lock)?;
         // A publisher without this gate might have removed the page after it was opened for this reader.
-        if lock.metadata()?.nlink() == 0 {
+        let found = lock.metadata()?;
+        if found.nlink() == 0 {
             return Err(NotHeld::Refused(GateError::Unknown { gates: Vec::new() }));
         }
         if is_taken {
@@ -46,7 +50,14 @@ impl HeldGate {
         }
         let lock = Held::new(lock);
         let page = GatePage::open(&page, std::process::id(), segment)?;
-        Ok(Self { name, page, lock })
+        Ok(Self { name, page, lock, file: (found.dev(), found.ino()) })
+    }
+
+    /// Whether the gate's page has lost its name. Then the next publisher makes another page, and does not wait for this reader. `files` are
+    /// the channel's files. For a daemon's channel, a page that was moved is not noticed. Costs a system call or two.
+    pub(crate) fn is_lost(&self, files: Option<&ChannelFiles>) -> bool {
+        let is_removed = self.lock.file.metadata().is_ok_and(|found| found.nlink() == 0);
+        is_removed || files.is_some_and(|files| !files.names_gate(self.name, self.file))
     }
 
     pub(crate) fn name(&self) -> GateName {

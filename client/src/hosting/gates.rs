@@ -5,7 +5,7 @@
 //!
 //! Functions of this module have no examples, because they are useful only with a control socket.
 
-use crate::directory::{Folder, GateFolder, OpenGates};
+use crate::directory::{Folder, GateFolder};
 use crate::gate::{Gate, GateError, GateName, Settled, settle};
 use crate::status::gate_report;
 use shmcast_layout::control::{GateReport, GateTerms, Process};
@@ -89,11 +89,9 @@ impl HostedGates {
         let header = segment.header();
         let os = ChannelError::os("open the gates of", header.channel.clone());
         let settled = settle(&header.channel, gates, &header.geometry)?;
-        let opened = self.0.open(&settled, MODE).and_then(|OpenGates { gates, .. }| {
-            let gates = gates.into_iter().map(|(settled, page)| (settled.terms(), page)).collect();
-            Ok(LentGates { gates, figures: self.0.figures()? })
-        });
-        opened.map_err(os)
+        let (gates, figures) = self.0.open(&settled, MODE).map_err(os)?;
+        let gates = gates.into_iter().map(|(settled, page)| (settled.terms(), page)).collect();
+        Ok(LentGates { gates, figures })
     }
 
     /// Opens the page of a gate for its reader twice: once to be locked, and once to be mapped. Makes the page if no publisher has made it
@@ -117,6 +115,17 @@ impl HostedGates {
             GateFolder::note_lent(&page[0])?;
         }
         Ok(page)
+    }
+
+    /// The process ids that the readers of held gates claim. A reader can claim any id.
+    pub fn claimants(&self) -> Vec<u64> {
+        self.0.claimants()
+    }
+
+    /// Takes the gates of the process `pid` away, as the gates' pages claim this process. Call this if the process may no longer read the
+    /// channel. The present publisher still waits for the process. The next publisher gets new pages, and waits for their readers.
+    pub fn withdraw(&self, pid: u32) {
+        self.0.withdraw(pid);
     }
 
     /// The present state of the gates. `process` finds the process for an id that a reader claims.

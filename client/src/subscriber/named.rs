@@ -1,26 +1,28 @@
 //! Detects that the file of the segment was removed, for example by a cleanup program. New readers then do not find the channel, and the
-//! next publisher makes another channel.
+//! next publisher makes another channel. In the same way, detects that the page of the subscriber's gate was removed or moved. The next
+//! publisher then makes another page, and does not wait for the subscriber.
 
 use super::{Outcome, Subscriber};
 use crate::directory::ChannelFiles;
+use crate::gate::HeldGate;
 use crate::message::RecvError;
 use shmcast_layout::fault;
 use shmcast_layout::layout::header::State;
 use std::time::Duration;
 
-/// Pause between two checks. A check costs three system calls.
+/// Pause between two checks. A check costs three system calls, and two more for a gate.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The name of a segment's file. The file itself is not kept open, so that the file's owner cannot map it for writing through our
-/// descriptor.
+/// The names of a segment's file and of the page of the subscriber's gate. The segment's file itself is not kept open, so that the file's
+/// owner cannot map it for writing through our descriptor.
 #[derive(Debug)]
 pub(super) struct Named {
-    files: ChannelFiles,
-    /// Device and inode of the segment.
-    segment: (u64, u64),
+    /// The channel's files, with device and inode of the segment. A daemon's channel has none.
+    files: Option<(ChannelFiles, (u64, u64))>,
     /// Time of the last check, in ticks of the channel's clock.
     looked: Option<u64>,
-    is_removed: bool,
+    /// The result of the last check.
+    lost: Option<RecvError>,
     /// Empty calls since the last check.
     calls: u8,
 }
@@ -31,7 +33,21 @@ const CALLS: u8 = 64;
 impl Named {
     /// Watches the name of the segment with this device and inode.
     pub(super) fn new(files: ChannelFiles, segment: (u64, u64)) -> Self {
-        Self { files, segment, looked: None, is_removed: false, calls: 0 }
+        Self { files: Some((files, segment)), ..Self::of_gate() }
+    }
+
+    /// Watches only the page of a gate, in a daemon's channel.
+    pub(super) fn of_gate() -> Self {
+        Self { files: None, looked: None, lost: None, calls: 0 }
+    }
+
+    /// Checks the names. Returns the error for a name that was lost.
+    fn loss(&self, gate: Option<&HeldGate>) -> Option<RecvError> {
+        if self.files.as_ref().is_some_and(|(files, segment)| !files.names_segment(*segment)) {
+            return Some(RecvError::Superseded);
+        }
+        let files = self.files.as_ref().map(|(files, _)| files);
+        gate.filter(|gate| gate.is_lost(files)).map(|gate| RecvError::GateLost { gate: gate.name() })
     }
 }
 
@@ -68,7 +84,7 @@ impl Subscriber {
         if is_closed { Ok(()) } else { self.look_for_name_if_empty() }
     }
 
-    /// Fails if the segment no longer has its name and the caller has received every record in it.
+    /// Fails if the segment or the gate's page no longer has its name and the caller has received every record in it.
     fn look_for_name_if_empty(&mut self) -> Result<(), RecvError> {
         if self.named.is_some() && !self.is_elsewhere() && !self.has_more() {
             self.look_for_name()?;
@@ -76,7 +92,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Called when there is no other event. Fails if the segment no longer has its name.
+    /// Called when there is no other event. Fails if the segment or the gate's page no longer has its name.
     pub(super) fn look_for_name(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(named) = self.named.as_deref_mut() else { return Ok(None) };
         let now = self.clock.now();
@@ -84,11 +100,11 @@ impl Subscriber {
         let is_due = named.looked.is_none_or(|looked| self.clock.ns_between(looked, now) >= pause);
         if is_due {
             named.looked = Some(now);
-            named.is_removed = !named.files.names_segment(named.segment);
+            named.lost = named.loss(self.gate.as_deref());
         }
-        match named.is_removed && !fault!("removed_segments_are_waited_on") {
-            true => Err(RecvError::Superseded),
-            false => Ok(None),
+        match named.lost {
+            Some(lost) if !fault!("removed_segments_are_waited_on") => Err(lost),
+            _ => Ok(None),
         }
     }
 }

@@ -13,6 +13,7 @@ mod foreign;
 mod full_board;
 mod gated_board;
 mod gates;
+mod gates_lost;
 mod gone;
 mod host;
 mod hostile;

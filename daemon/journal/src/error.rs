@@ -1,12 +1,29 @@
 //! The reasons why a channel is not recorded.
 
 use crate::Progress;
-use crate::core::RecoverError;
+use crate::core::{NEXT_FILE, RecoverError};
 use shmcast::journal::JournalError;
 use shmcast::{LocateError, RecvError};
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
+
+/// An error of the disk, after which the recording goes on.
+#[derive(Debug, Error)]
+#[error("{what}: {error}: it {}", self.then())]
+pub struct DiskError {
+    /// The operation that failed.
+    pub what: &'static str,
+    /// The system's error.
+    pub error: io::Error,
+}
+
+impl DiskError {
+    /// Says what the recorder does now.
+    fn then(&self) -> &'static str {
+        if self.what == NEXT_FILE { "is tried again" } else { "goes on in another file" }
+    }
+}
 
 /// The reason why a channel could not be recorded, or why its recording ended.
 #[derive(Debug, Error)]
@@ -114,5 +131,18 @@ impl RecordError {
     /// Whether the system refused a thread or memory. Another attempt might succeed soon.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An earlier mistake: if no next file could be made, the text said that the recording goes on in another file.
+    #[test]
+    fn an_error_of_the_disk_says_what_the_recorder_does() {
+        let told = |what| DiskError { what, error: io::Error::other("full") }.to_string();
+        assert_eq!(told(NEXT_FILE), "make the next file: full: it is tried again");
+        assert_eq!(told("write"), "write: full: it goes on in another file");
     }
 }

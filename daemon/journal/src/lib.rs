@@ -28,7 +28,7 @@ mod recorder;
 
 pub use by_name::ByName;
 pub use cutting::Cut;
-pub use error::RecordError;
+pub use error::{DiskError, RecordError};
 pub use holds::{RetentionHold, hold, holds, release};
 pub use keeping::{Keep, Trimmed};
 pub use recorder::{Progress, Recorder};

@@ -344,8 +344,8 @@ impl<'a> Watch<'a> {
     }
 
     fn errors(&self, recorder: &Recorder) {
-        for (what, error) in recorder.errors() {
-            note!("{}: {what}: {error}: goes on in another file", self.channel);
+        for error in recorder.errors() {
+            note!("{}: {error}", self.channel);
         }
     }
 

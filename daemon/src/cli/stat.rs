@@ -7,7 +7,7 @@ use super::say::{print, print_json};
 use super::stop::Stop;
 use anyhow::Result;
 use shmcast::control::GateReport;
-use shmcast::{ChannelStatus, ReaderStatus, Role};
+use shmcast::{ChannelStatus, Process, ReaderStatus, Role};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -145,7 +145,7 @@ fn described_gates(gates: &[GateReport]) -> String {
         rows.add_row([
             gate.terms.gate.clone(),
             gate.state.clone(),
-            gate.reader.as_ref().map_or("-".to_owned(), who),
+            gate.reader.as_ref().map_or("-".to_owned(), holder),
             gate.behind_bytes.map_or("-".to_owned(), size),
             size(gate.terms.lag_bytes),
             grouped(gate.held),
@@ -156,6 +156,12 @@ fn described_gates(gates: &[GateReport]) -> String {
         ]);
     }
     format!("{}\n\n", rows.trim_fmt())
+}
+
+/// The process that holds a gate. If only the gate's page names the process, the text says so.
+fn holder(process: &Process) -> String {
+    let is_claimed = process.pid.is_some() && process.uid.is_none() && process.command.is_none();
+    if is_claimed { format!("{} claimed", who(process)) } else { who(process) }
 }
 
 fn reader_row(reader: &ReaderStatus) -> [String; 10] {

@@ -52,6 +52,7 @@ pub mod registry;
 mod reload;
 pub mod state;
 pub mod store;
+mod troubles;
 pub mod waker;
 
 use access::Access;

@@ -177,3 +177,24 @@ fn the_journal_of_a_channel_that_is_renamed_stays_its_own() {
         assert_eq!(contents(&journal), ((1..=recorded).chain(first..=last).collect(), 0), "{mode}");
     }
 }
+
+/// An earlier mistake: a reload that changed only a limit for old files stopped the recorder, and the recorder released its gate.
+#[test]
+fn a_reload_that_changes_only_what_is_kept_does_not_stop_the_recorder() {
+    let room = scratch();
+    let dir = room.path().join("journal");
+    let with = |limits: &str| {
+        let gate = "[[channel.gate]]\nname = \"journal\"\nthen = \"refuse\"\nwait = \"10s\"\n";
+        let limits = format!("gate = \"journal\", file = \"1MiB\"{limits}");
+        config("ticks", FOR_ALL, &dir).replace("file = \"1MiB\"", &limits) + gate
+    };
+    let daemon = Daemon::start(&with(""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&client, "ticks", &mut publisher, 60_000);
+    daemon.reload(&with(", keep_bytes = \"2MiB\", keep_age = \"30d\", keep_free = 1"));
+    wait_until("the new limit", || status(&client, "ticks").is_some_and(|journal| journal.oldest > 1));
+    assert_eq!((daemon.told("journal-started"), daemon.told("journal-removed")), (1, 0));
+    daemon.reload(&with(", roll_after = \"1h\""));
+    wait_until("the new recorder", || daemon.told("journal-started") == 2);
+}

@@ -15,6 +15,7 @@ mod front;
 mod gated_board;
 mod gated_bridge;
 mod gates;
+mod gates_lost;
 mod generations;
 mod hostile;
 mod journals;

@@ -25,7 +25,8 @@ pub struct GateReport {
     pub terms: GateTerms,
     /// `absent`, `joining`, `in-force` or `dropped`.
     pub state: String,
-    /// The process id of the gate's reader, as the reader itself reports it; `None` if there is no reader.
+    /// The gate's reader; `None` if there is no reader. Its process id is the one that the reader itself reports. A daemon adds the user
+    /// and the command only if this process is attached as a reader.
     pub reader: Option<Process>,
     /// The present lag of the reader, in bytes of the ring, as the reader itself reports it.
     pub behind_bytes: Option<u64>,

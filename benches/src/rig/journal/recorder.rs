@@ -107,7 +107,7 @@ pub fn play_recorder(role: &Record) -> Result<()> {
         std::thread::sleep(LOOK / 10);
     }
     let (durable_at, usage) = (ticks(), Usage::now().since(&usage));
-    let errors = recorder.errors().into_iter().map(|(what, error)| format!("{what}: {error}")).collect();
+    let errors = recorder.errors().into_iter().map(|error| error.to_string()).collect();
     let end = recorder.stop().context("end the recording")?;
     say(&serde_json::to_string(&Recorded {
         messages: end.messages,

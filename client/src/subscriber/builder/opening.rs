@@ -205,6 +205,7 @@ impl SubscriberBuilder {
             NotHeld::Failed(source) => ChannelError::os("take the gate", name.as_str())(source),
         })?;
         subscriber.gate = Some(Box::new(held));
+        subscriber.named.get_or_insert_with(|| Box::new(Named::of_gate()));
         subscriber.is_checked = subscriber.must_check();
         subscriber.note_passed();
         Ok(())

@@ -28,6 +28,7 @@ pub use pages::{Memory, Pages, Stretch};
 pub use recover::{Mended, RecoverError, Recovered, Volume, recover};
 pub use scan::Scan;
 pub use settings::{Io, Settings, State};
+pub(crate) use writer::NEXT_FILE;
 pub use writer::Writer;
 
 use shmcast::journal::format::{FileHeader, FrameDraft};

@@ -10,6 +10,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The operation that makes a file ready before the present file is full. A failure is no fault of the present file.
+pub(crate) const NEXT_FILE: &str = "make the next file";
+
 /// The limit for the frames in one write. Each frame is two parts of a vectored write, and the kernel accepts 1024 parts.
 const GROUP_FRAMES: usize = 400;
 /// The number of zero bytes that are written after the frames, in the place of later frames. Without these zeros, a small durable write
@@ -450,7 +453,7 @@ impl Writer {
 
     fn refused(&mut self, doing: Purpose, error: io::Error, now: Now) {
         let (what, file) = match doing {
-            Purpose::Spare => ("make the next file", None),
+            Purpose::Spare => (NEXT_FILE, None),
             Purpose::Frames { file, .. } => ("write", Some(file)),
             Purpose::Footer { file, .. } => ("write the footer", Some(file)),
             Purpose::Sync { file, .. } => ("sync", Some(file)),

@@ -8,7 +8,7 @@ mod drain;
 
 use crate::core::{Io, Now, Op, Settings, State, SyncPolicy, Writer};
 use crate::directory::Directory;
-use crate::error::RecordError;
+use crate::error::{DiskError, RecordError};
 use crate::keeping::{Keep, Trimmed};
 use drain::{Drain, Naps};
 use shmcast::journal::Streams;
@@ -254,12 +254,13 @@ impl Recorder {
         self.shared.progress()
     }
 
-    /// Returns the disk errors since the last call, each with the name of the failed operation. If files are synced, an error alone loses
+    /// Returns the disk errors since the last call, each with the name of the failed operation, and with what the recorder does now. If files are synced, an error alone loses
     /// no message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), an error can lose messages of an abandoned file, and the
     /// journal lists them as lost.
-    pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
+    pub fn errors(&self) -> Vec<DiskError> {
         let mut writer = self.shared.writer();
-        std::iter::from_fn(|| writer.take_error()).collect()
+        let error = |(what, error)| DiskError { what, error };
+        std::iter::from_fn(|| writer.take_error()).map(error).collect()
     }
 
     /// Does the same as [`Keep::trim`]. While a recorder runs, remove files of its journal only by this call. If another program removes a

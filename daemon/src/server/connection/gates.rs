@@ -1,5 +1,6 @@
 //! Lends the pages of gates to publishers and readers.
 
+use super::sending::may_other_read;
 use super::{Connection, End};
 use shmcast::control::{Request, Response};
 use std::os::fd::AsFd;
@@ -15,6 +16,7 @@ impl Connection<'_> {
 
     /// Sends the publisher a packet for each gate, and then the page in which the publisher counts its waits.
     async fn lend_gates(&mut self) -> Result<(), End> {
+        self.withdraw_gates().await;
         let lent = self.shared.registry().lend_gates(self.id);
         let lent = match lent {
             Ok(lent) => lent,
@@ -24,6 +26,17 @@ impl Connection<'_> {
             self.send(&Response::Gate(terms), &[page.as_fd()]).await?;
         }
         self.send(&Response::Done {}, &[lent.figures.as_fd()]).await
+    }
+
+    /// Takes the gates from readers that may no longer read the channel. Their connections can be cut off later than the publisher gets its
+    /// gates.
+    async fn withdraw_gates(&self) {
+        let holders = self.shared.registry().gate_holders(self.id);
+        for (channel, who) in holders {
+            if !may_other_read(self.shared, who.clone(), &channel).await {
+                self.shared.registry().withdraw_gates(&who, &channel);
+            }
+        }
     }
 
     /// Sends the reader the page of a gate as two descriptors: one to lock, and one to map.

@@ -3,6 +3,7 @@
 use super::{Connection, End, PATIENCE, to_reply};
 use crate::server::access::Identity;
 use crate::server::registry::{Notice, Refused};
+use crate::server::state::ServerState;
 use rustix::net::{Shutdown, shutdown};
 use shmcast::MAX_NAME;
 use shmcast::control::{RefusalCode, Response, encode};
@@ -49,6 +50,7 @@ impl Connection<'_> {
         {
             let why =
                 format!("{} may no longer read {channel:?}: add it to the channel's subscribers", self.who);
+            self.shared.registry().withdraw_gates(&self.who, &channel);
             self.refuse(Refused::new(RefusalCode::Denied, why), Some(&channel)).await?;
             return Err(End::CutOff);
         }
@@ -59,16 +61,11 @@ impl Connection<'_> {
     /// Whether the channel's lists still name the user. The user's names can have changed since the reader attached. So they are looked up
     /// again, unless the lists name the user's number or everybody.
     async fn may_still_read(&mut self, channel: &str) -> bool {
-        let shared = self.shared;
-        let is_denied = |who: &Identity| {
-            let checked = shared.registry().check_reader(who, channel);
-            checked.is_err_and(|refused| refused.code == RefusalCode::Denied)
-        };
-        if !is_denied(&Identity { names: None, ..self.who.clone() }) {
+        if !is_denied(self.shared, &Identity { names: None, ..self.who.clone() }, channel) {
             return true;
         }
         self.look_up_names().await;
-        !is_denied(&self.who)
+        !is_denied(self.shared, &self.who, channel)
     }
 
     pub(super) async fn send(&mut self, reply: &Response, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
@@ -124,6 +121,21 @@ impl Connection<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether the channel's lists do not name this user. A channel that does not exist denies nobody.
+fn is_denied(shared: &ServerState, who: &Identity, channel: &str) -> bool {
+    let checked = shared.registry().check_reader(who, channel);
+    checked.is_err_and(|refused| refused.code == RefusalCode::Denied)
+}
+
+/// Whether the channel's lists still name the user of another connection. The user's names are looked up again.
+pub(super) async fn may_other_read(shared: &ServerState, who: Identity, channel: &str) -> bool {
+    if !is_denied(shared, &Identity { names: None, ..who.clone() }, channel) {
+        return true;
+    }
+    let names = shared.access.names(who.peer()).await.or(who.names.clone());
+    !is_denied(shared, &Identity { names, ..who }, channel)
 }
 
 fn does_not_read() -> End {

@@ -6,10 +6,10 @@
 mod lending;
 mod reserve;
 mod retention;
-mod troubles;
 
 use super::events::Events;
 use super::pauses::Pauses;
+use super::troubles::{Troubles, text_of};
 use crate::config::{ChannelConfig, JournalConfig};
 use anyhow::Result;
 pub use lending::{Asked, Loan};
@@ -19,7 +19,7 @@ use shmcast::control::JournalStatus;
 use shmcast::hosting::Hold;
 use shmcast::journal::{JournalError, Streams, folder_of};
 use shmcast::{Client, History, Role, Start, StreamId, Subscriber};
-use shmcast_journal::{Progress, RecordError, Recorder};
+use shmcast_journal::{Keep, Progress, RecordError, Recorder};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +27,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
-use troubles::{Troubles, text_of};
 
 /// Interval between two checks of a recorder.
 const LOOK: Duration = Duration::from_millis(100);
@@ -115,13 +114,13 @@ impl Recorders {
         Self { journals, events, socket, threads, leaving, refused }
     }
 
-    /// Keeps journals of exactly these channels from now on. A journal that has not changed continues without interruption. The call does
-    /// not wait.
+    /// Keeps journals of exactly these channels from now on. A journal continues without interruption if at most its limits for old
+    /// files have changed. The call does not wait.
     pub fn apply(&mut self, channels: &[ChannelConfig]) {
         let wanted = channels.iter().filter_map(|channel| Some((&channel.name, channel.journal.as_ref()?)));
         let wanted: BTreeMap<&String, &JournalConfig> = wanted.collect();
         self.journals.recordings().retain(|channel, recording| {
-            let stays = wanted.get(channel).is_some_and(|config| **config == recording.config);
+            let stays = wanted.get(channel).is_some_and(|config| recording.goes_on_with(config));
             if !stays {
                 recording.stop.store(true, Ordering::Relaxed);
                 self.leaving.extend(self.threads.remove_entry(channel));
@@ -220,7 +219,9 @@ impl Recorders {
 #[derive(Debug)]
 struct Recording {
     channel: String,
+    /// The settings with which the recording began. The present limits for old files are `keep`.
     config: JournalConfig,
+    keep: Mutex<Keep>,
     stop: AtomicBool,
     /// The channel's next sequence, if nobody can publish any more when the recorder stops. Otherwise 0.
     over_at: AtomicU64,
@@ -269,6 +270,7 @@ impl Recording {
         Self {
             channel: channel.to_owned(),
             config: config.clone(),
+            keep: Mutex::new(config.keep()),
             stop: AtomicBool::new(false),
             over_at: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
@@ -442,8 +444,8 @@ impl Work {
         let (mut troubles, mut trim_troubles) = (Troubles::default(), Troubles::default());
         let mut room = Room::default();
         while recorder.is_running() && !self.recording.is_to_stop() {
-            for (what, error) in recorder.errors() {
-                if let Some(trouble) = troubles.news(format!("{what}: {error}: it goes on in another file")) {
+            for error in recorder.errors() {
+                if let Some(trouble) = troubles.news(error.to_string()) {
                     self.tell("journal-error", &trouble);
                 }
             }

@@ -1,7 +1,7 @@
 //! Removes old files as configured. If that does not free enough space, reports it.
 
 use super::{Recording, Work};
-use crate::config::ChannelConfig;
+use crate::config::{ChannelConfig, JournalConfig};
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use shmcast::StreamId;
@@ -40,7 +40,7 @@ impl Work {
         let counted = self.recording.with_files(|streams| {
             let mut trimmed = Trimmed::default();
             streams.refresh()?;
-            let keep = self.recording.config.keep();
+            let keep = *self.recording.keep.lock().unwrap_or_else(PoisonError::into_inner);
             let result = recorder.trim(&keep, streams, stream, wall_ns, &mut trimmed);
             if !trimmed.gone.is_empty() {
                 streams.refresh()?;
@@ -74,6 +74,19 @@ impl Work {
             (Room::Told, _) => Room::Told,
         };
         result.with_context(|| self.recording.shown())
+    }
+}
+
+impl Recording {
+    /// Whether the recording can continue with these settings. This is so if at most the limits for old files differ. If so, the recording
+    /// uses the new limits from now on. The recorder is not stopped, because it would let its gate go.
+    pub(super) fn goes_on_with(&self, config: &JournalConfig) -> bool {
+        let JournalConfig { keep_bytes, keep_age, keep_free, .. } = self.config;
+        let is_same = JournalConfig { keep_bytes, keep_age, keep_free, ..config.clone() } == self.config;
+        if is_same {
+            *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = config.keep();
+        }
+        is_same
     }
 }
 

@@ -3,12 +3,14 @@
 use super::channel::Channel;
 use super::{Events, Refused, Registry, failed};
 use crate::server::access::{ConnectionId, Identity};
-use shmcast::Process;
+use crate::server::troubles::Troubles;
 use shmcast::control::{GateReport, GateTerms, RefusalCode};
 use shmcast::hosting::{Borrower, HostedGates, LentGates};
+use shmcast::{ChannelError, Process};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The shortest time between two events about a publisher that waited for the same gate.
@@ -21,6 +23,8 @@ pub(super) struct Gates {
     told: HashMap<(String, String), LastReport>,
     /// The channels to which this daemon has let in a publisher that has not been reported yet. The counts of such a publisher began at 0.
     fresh: HashSet<String>,
+    /// The last report about gates that could not be examined.
+    troubles: Mutex<Troubles>,
 }
 
 /// The counts of a gate when its events were last reported.
@@ -32,14 +36,14 @@ struct LastReport {
 
 impl Gates {
     pub(super) fn at(dir: PathBuf) -> Self {
-        Self { dir, told: HashMap::new(), fresh: HashSet::new() }
+        Self { dir, told: HashMap::new(), fresh: HashSet::new(), troubles: Mutex::default() }
     }
 
     /// Returns the present state of a channel's gates. These are the gates of its living publisher, which can differ from the
     /// configuration. Without a living publisher, the list is empty if the configuration has no gates.
     pub(super) fn of(&self, channel: &Channel) -> Vec<GateReport> {
         let is_gated = !channel.config.gates.is_empty() || channel.hosted().has_publisher().unwrap_or(false);
-        if is_gated { channel.gates(&self.dir) } else { Vec::new() }
+        if is_gated { channel.gates(self) } else { Vec::new() }
     }
 
     /// Reports what the channel's previous publisher did, and forgets its figures. Called when the next publisher is let in.
@@ -47,9 +51,27 @@ impl Gates {
         self.tell(name, channel, events, None);
         self.told.retain(|(of, _), _| of != name);
         self.fresh.insert(name.to_owned());
-        match HostedGates::find(&self.dir, name) {
-            Ok(gates) => gates.iter().for_each(HostedGates::begin),
-            Err(e) => tracing::error!(channel = name, "look at its gates: {e}"),
+        self.find(name).iter().for_each(HostedGates::begin);
+    }
+
+    /// Finds the gates of a channel. An error that lasts is logged once a minute.
+    fn find(&self, name: &str) -> Option<HostedGates> {
+        HostedGates::find(&self.dir, name).unwrap_or_else(|e| {
+            let trouble = Refused::failed("look at the gates of channels", &e).why;
+            let news = self.troubles.lock().unwrap_or_else(PoisonError::into_inner).news(trouble);
+            if let Some(news) = news {
+                tracing::error!(channel = name, "{news}");
+            }
+            None
+        })
+    }
+
+    /// Takes the gates of a channel from this process.
+    pub(super) fn withdraw(&self, who: &Identity, name: &str) {
+        if let Some(gates) = self.find(name)
+            && who.pid != 0
+        {
+            gates.withdraw(who.pid);
         }
     }
 
@@ -99,31 +121,29 @@ impl Gates {
 
     /// Whether the living publisher of a channel uses other gates than the configuration has.
     pub(super) fn differ(&self, channel: &Channel) -> bool {
-        channel.has_other_gates(&self.dir)
+        channel.has_other_gates(self)
     }
 }
 
 impl Channel {
     /// Returns the present state of the gates, as their publisher and their readers report it.
-    pub(super) fn gates(&self, dir: &Path) -> Vec<GateReport> {
-        let name = &self.config.name;
-        let found = HostedGates::find(dir, name)
-            .inspect_err(|e| tracing::error!(channel = name, "look at its gates: {e}"));
-        let Ok(Some(gates)) = found else { return Vec::new() };
-        // The gate's page names a process, and its reader can write any number there. So the process is shown only if the kernel reports it
-        // as an attached reader.
+    fn gates(&self, all: &Gates) -> Vec<GateReport> {
+        let Some(gates) = all.find(&self.config.name) else { return Vec::new() };
+        // The gate's page names a process, and its reader can write any number there. So the user and the command are shown only if the
+        // kernel reports the process as an attached reader. Otherwise only the claimed number is shown.
         let process = |pid: u64| {
             let is_it = |process: &Process| process.pid.is_some_and(|known| u64::from(known) == pid);
             let known = self.readers.values().map(|reader| reader.who.process()).find(is_it);
-            known.unwrap_or(Process { pid: None, uid: None, command: None })
+            let claimed = u32::try_from(pid).ok().filter(|pid| *pid != 0);
+            known.unwrap_or(Process { pid: claimed, uid: None, command: None })
         };
         gates.report(self.hosted(), process)
     }
 
     /// Whether the living publisher uses other gates than the configuration has.
-    pub(super) fn has_other_gates(&self, dir: &Path) -> bool {
+    fn has_other_gates(&self, all: &Gates) -> bool {
         let wanted = self.config.spec().gate_terms(&self.config.client_gates()).unwrap_or_default();
-        let kept: Vec<GateTerms> = self.gates(dir).into_iter().map(|gate| gate.terms).collect();
+        let kept: Vec<GateTerms> = self.gates(all).into_iter().map(|gate| gate.terms).collect();
         kept != wanted && self.hosted().has_publisher().unwrap_or(false)
     }
 }
@@ -144,7 +164,29 @@ impl Registry {
         let gates =
             HostedGates::make(&self.gates.dir, &channel.config.name).map_err(failed("open the gates"))?;
         let lent = gates.for_publisher(&channel.config.client_gates(), channel.hosted());
-        lent.map_err(|e| Refused::new(RefusalCode::Failed, e.to_string()))
+        lent.map_err(|e| match e {
+            ChannelError::Os { source, .. } => failed("open the gates")(source),
+            other => Refused::new(RefusalCode::Failed, other.to_string()),
+        })
+    }
+
+    /// The readers that hold gates of the channel that the publisher on this connection has, with the channel's name. The pages of the
+    /// gates claim these readers.
+    pub fn gate_holders(&self, id: ConnectionId) -> Vec<(String, Identity)> {
+        let Some((name, channel)) = self.channels.iter().find(|(_, channel)| channel.has_let_in(id)) else {
+            return Vec::new();
+        };
+        let Some(gates) = self.gates.find(name) else { return Vec::new() };
+        let claimants = gates.claimants();
+        let holds = |who: &&Identity| who.pid != 0 && claimants.contains(&u64::from(who.pid));
+        let readers = channel.readers.values().map(|reader| &reader.who).filter(holds);
+        readers.map(|who| (name.clone(), who.clone())).collect()
+    }
+
+    /// Takes the gates of a channel from a process that may no longer read the channel. Otherwise the next publisher would wait for the
+    /// process, which never gets the publisher's memory.
+    pub fn withdraw_gates(&self, who: &Identity, name: &str) {
+        self.gates.withdraw(who, name);
     }
 
     /// Passes the page of a gate to the reader on this connection.

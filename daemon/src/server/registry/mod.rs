@@ -230,9 +230,12 @@ impl Registry {
         bell: &mut Option<File>,
     ) -> Result<Grant, Refused> {
         let Guest { id, who, channel: name, shown, notices, has_waited } = *guest;
-        let Self { channels, store, waker, events, uid, .. } = self;
+        let Self { channels, store, waker, events, uid, gates, .. } = self;
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
         if !channel.may_read(who, *uid) {
+            if !shown.is_empty() {
+                gates.withdraw(who, name);
+            }
             let why = format!("{who} may not read {name:?}: add it to the channel's subscribers");
             return Err(Refused::new(RefusalCode::Denied, why));
         }

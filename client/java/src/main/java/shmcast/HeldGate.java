@@ -19,6 +19,10 @@ abstract class HeldGate {
     private long high;
     private long low;
     private long position;
+    /** The name of the page, or null in a daemon's channel. */
+    private Name page;
+    private long lookedAt = System.nanoTime();
+    private boolean isLost;
 
     static void check(String name) throws ShmcastException {
         if (!NAME.matcher(name).matches()) {
@@ -32,6 +36,27 @@ abstract class HeldGate {
 
     /** Frees the gate. */
     abstract void close();
+
+    /** Whether the page has no name any more. */
+    abstract boolean isRemoved();
+
+    /** Sets the name of the page in a channel that is a file. */
+    void named(Name name) {
+        page = name;
+    }
+
+    /**
+     * Whether the name of the page no longer leads to the page, so that the next publisher does not wait for this reader. If {@code isTime},
+     * the name is checked again, but at most once a second.
+     */
+    boolean isLost(boolean isTime) {
+        long now;
+        if (isTime && (now = System.nanoTime()) - lookedAt >= Name.PAUSE) {
+            lookedAt = now;
+            isLost = isRemoved();
+        }
+        return isLost || page != null && page.isLost(isTime);
+    }
 
     /**
      * Continues in another segment. The reader's position counts only after the next {@link #passed}. If the reader had a place in the

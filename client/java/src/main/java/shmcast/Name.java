@@ -8,12 +8,12 @@ import java.nio.file.Path;
 import java.nio.file.attribute.BasicFileAttributes;
 
 /**
- * The name of a segment in a file. If somebody removes or moves the channel, or mounts another file system over it, the name no longer
+ * The name of a segment in a file, or of a gate's page. If somebody removes or moves the channel, or mounts another file system over it, the name no longer
  * leads to the segment. New readers then do not find the segment, and the next publisher makes another channel.
  */
 final class Name {
     /** The time between two checks of the name, in nanoseconds. A check is a system call. */
-    private static final long PAUSE = 1_000_000_000L;
+    static final long PAUSE = 1_000_000_000L;
 
     private final Path path;
     private final Object segment;

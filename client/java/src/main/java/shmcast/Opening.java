@@ -42,7 +42,9 @@ final class Opening {
                 subscriber.lock = Native.lockOf(channel);
             }
             if (builder.gate != null) {
-                subscriber.hold(Native.gate(channel, builder.gate, segment.header));
+                HeldGate gate = Native.gate(channel, builder.gate, segment.header);
+                subscriber.hold(gate);
+                gate.named(new Name(channel.resolve("gates").resolve(builder.gate)));
             }
             subscriber.board(builder);
             if (!builder.isHidden) {

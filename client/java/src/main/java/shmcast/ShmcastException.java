@@ -56,7 +56,7 @@ public sealed class ShmcastException extends IOException permits FullException {
         BOARD,
         /** The channel has no such gate. */
         UNKNOWN_GATE,
-        /** The gate's name or limits are not possible, or its page is damaged. */
+        /** The gate's name or limits are not possible, or its page is damaged, or was removed or moved while a reader held it. */
         GATE,
         /** This version of Java is too old, or the options cannot be used together. */
         UNSUPPORTED,

@@ -43,6 +43,7 @@ public final class Subscriber implements AutoCloseable {
     private Boarding boarding;
     /** The gate that this reader holds, or null. */
     private HeldGate gate;
+    private final String gateName;
     /** Whether each message is noted for the gate or for conflation. */
     boolean isNoted;
     /** The number of times that the channel has moved to another segment. */
@@ -70,6 +71,7 @@ public final class Subscriber implements AutoCloseable {
     private long gone;
 
     Subscriber(Builder builder, Ring ring, Hosted hosted) {
+        gateName = builder.gate;
         resume = builder.resume;
         wait = builder.wait;
         burst = wait == Wait.BURST ? new Burst() : null;
@@ -389,6 +391,11 @@ public final class Subscriber implements AutoCloseable {
                 "another program wrote to the channel's memory, at position " + ring.position + ", where sequence " + ring.sequence + " is due");
     }
 
+    private ShmcastException gateLost() {
+        return new ShmcastException(
+                Code.GATE, "the page of gate '" + gateName + "' was removed or moved, so publishers stop waiting for this reader; open it again");
+    }
+
     static ShmcastException superseded() {
         return new ShmcastException(Code.SUPERSEDED, "the channel has moved to new memory; open it again");
     }
@@ -509,6 +516,9 @@ public final class Subscriber implements AutoCloseable {
                     events += tellIdle(handler) ? 1 : 0;
                     if (events == 0 && name != null && name.isLost(ring.hasLooked())) {
                         throw superseded();
+                    }
+                    if (events == 0 && gate != null && gate.isLost(ring.hasLooked())) {
+                        throw gateLost();
                     }
                     return events;
                 }

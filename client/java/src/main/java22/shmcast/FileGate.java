@@ -118,6 +118,15 @@ final class FileGate extends HeldGate {
     }
 
     @Override
+    boolean isRemoved() {
+        try {
+            return Libc.stat(lock).links() == 0;
+        } catch (IOException e) {
+            return false; // it is not known whether the page has its name
+        }
+    }
+
+    @Override
     void store(int word, long value) {
         page.store(8L * word, value);
     }

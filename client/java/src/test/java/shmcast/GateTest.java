@@ -149,6 +149,20 @@ class GateTest {
 
     /** The publisher waits outside of the JVM. So another thread can collect garbage and receive messages. */
     @Test
+    void aReaderIsToldThatItsGateHasLostItsPage() throws Exception {
+        try (Publisher p = publisher().gate(Gate.of("risk")).open();
+                Subscriber s = subscriber().gate("risk").open()) {
+            Files.delete(publishers.directory.resolve("c/gates/risk"));
+            ShmcastException lost = assertThrows(ShmcastException.class, () -> {
+                while (true) {
+                    s.poll(m -> {});
+                }
+            });
+            assertEquals(Code.GATE, lost.code());
+        }
+    }
+
+    @Test
     void otherThreadsGoOnWhileAMessageWaits() throws Exception {
         try (Publisher p = publisher().gate(Gate.of("slow").withLimit(Duration.ofSeconds(60)).refusing()).open();
                 Subscriber s = subscriber().gate("slow").open()) {

@@ -1,4 +1,4 @@
-//! Limits how often a lasting problem of a disk is reported.
+//! Limits how often a lasting problem is reported.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(60);
 
 /// The problem that was reported last.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Troubles {
     /// The problem's text, the time of the report, and how often the problem has occurred since the report.
     last: Option<(String, Instant, u64)>,

@@ -1,0 +1,106 @@
+//! Gates whose readers lose them, and gates that a daemon without descriptors cannot open.
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use serde_json::{Value, json};
+use shmcast::{Client, Publisher, Subscriber};
+use shmcast_testkit::daemon::{Daemon, channel, publishing};
+use shmcast_testkit::process::{at_socket, my_role, my_socket};
+use shmcast_testkit::raw::{Raw, publish};
+use shmcast_testkit::{Process, role_as, wait_for, wait_until};
+
+const NOBODY: u32 = 65534;
+
+fn open(client: &Client) -> Publisher {
+    // The kernel releases a dead publisher's lock some time after its death.
+    wait_for("the channel to be free", || publishing(client, "ticks").open().ok())
+}
+
+fn risk(client: &Client) -> shmcast::SubscriberBuilder {
+    Subscriber::builder("ticks").client(client).gate("risk")
+}
+
+#[test]
+#[ignore = "a role that the tests here start processes for"]
+fn play() {
+    let Some(role) = my_role() else { return };
+    let client = Client::at(my_socket()).unwrap();
+    match role.as_str() {
+        "reader" => {
+            let mut reader = risk(&client).open().unwrap();
+            while reader.recv().is_ok() {}
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+/// An earlier mistake: a reader that may no longer read kept its gate, and each later publisher waited for it for ever.
+#[test]
+fn a_reader_that_may_no_longer_read_holds_no_publisher_up() {
+    let config = |users: &str, mode: &str, capacity: &str| {
+        let gate = format!("[[channel.gate]]\nname = \"risk\"\nusers = [{users}]\nthen = \"refuse\"");
+        let lists = format!("subscribers = [{users}]\nmode = \"{mode}\"\n{gate}");
+        channel("ticks", &lists).replace("16MiB", capacity)
+    };
+    for mode in ["strict", "takeover"] {
+        let daemon = Daemon::start(&config("\"uid:65534\"", mode, "64KiB"));
+        let test = "a_reader_that_may_no_longer_read_holds_no_publisher_up";
+        let Some(mut reader) = role_as!(test, NOBODY, "reader") else { return };
+        let client = daemon.client();
+        let first = open(&client);
+        let mut reader = Process::start(at_socket(&mut reader, &daemon.socket()));
+        wait_until("its gate to be held", || client.channel("ticks").unwrap().gates[0].reader.is_some());
+        daemon.reload(&config("", mode, "128KiB"));
+        drop(first);
+        // The daemon cuts the reader off when it would send the new memory.
+        let mut second = open(&client);
+        for n in 0..4_000 {
+            let sent = second.publish(&[1; 100]);
+            assert!(sent.is_ok(), "{mode}: message {n}: {sent:?}");
+        }
+        daemon.wait_for_log(&["refused", "may no longer read"]);
+        drop(second);
+        let mut third = open(&client);
+        assert!((0..4_000).all(|_| third.publish(&[1; 100]).is_ok()));
+        // Its gate is gone, so it ends with an error.
+        assert!(reader.wait().success());
+    }
+}
+
+/// An earlier mistake: a publisher was told to raise its own limit on descriptors, and the daemon wrote a line each second.
+#[test]
+fn a_daemon_without_descriptors_says_once_a_minute_that_it_lacks_them() {
+    let gate = "publishers = [\"*\"]\n[[channel.gate]]\nname = \"risk\"";
+    let daemon = Daemon::start(&channel("ticks", gate).replace("16MiB", "64KiB"));
+    let pid = Pid::from_raw(daemon.pid().as_raw());
+    let before = getrlimit(Resource::Nofile).maximum;
+    let limit = |current| prlimit(pid, Resource::Nofile, Rlimit { current, maximum: before }).unwrap();
+    // Without a free descriptor, the daemon accepts no connection. So these are older than the limit.
+    let (publisher, tool) = (Raw::greeted(&daemon.socket()), Raw::greeted(&daemon.socket()));
+    let (_, _files) = publisher.ask_for_files(&publish("ticks", false), &[]);
+    let fds = format!("/proc/{}/fd", daemon.pid());
+    let open = || std::fs::read_dir(&fds).unwrap().count() as u64;
+    let most = open();
+    let mut refusals = 0;
+    for more in 0..8 {
+        limit(Some(most + more));
+        let answer: Value = publisher.ask(&json!({"request": "gates"}), &[]);
+        if answer["reply"] == "refused" {
+            let why = answer["why"].as_str().unwrap();
+            assert!(why.starts_with("the daemon lacks descriptors, raise its LimitNOFILE="), "{more}: {why}");
+            refusals += 1;
+        } else {
+            assert_eq!(answer["reply"], "gate", "{answer}");
+            publisher.receive().unwrap();
+        }
+    }
+    assert!((1..8).contains(&refusals), "{refusals}");
+    limit(Some(3));
+    for _ in 0..20 {
+        tool.ask(&json!({"request": "list"}), &[]);
+    }
+    let lines = || daemon.log().matches("look at the gates of channels").count();
+    wait_until("the error", || lines() > 0);
+    assert_eq!(lines(), 1, "{}", daemon.log());
+    assert!(daemon.log().contains("raise its LimitNOFILE=: look at the gates"), "{}", daemon.log());
+    limit(before);
+}
