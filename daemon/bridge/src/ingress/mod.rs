@@ -42,7 +42,7 @@ use super::proto::receiver::Receiver;
 use super::proto::session::Session;
 use super::renewal::{Renewal, Watch};
 use super::socket::RefusedSettings;
-use super::spec::{BridgeSpec, Direction, TimeMode, WaitMode};
+use super::spec::{BridgeSpec, Direction, GapMode, TimeMode, WaitMode};
 use super::status::{Board, Life, Phase, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, try_cpu, wall_ns};
 use super::times::{self, OriginTimes};
@@ -190,6 +190,7 @@ impl Ingress {
             stale: Stale::default(),
             silence: Silence::default(),
             places: Places::of(spec, receive),
+            never_skips: receive.gap == GapMode::Block,
             stranger: None,
             to_ring: Histogram::default(),
             since_ns: wall_ns(),
@@ -212,8 +213,8 @@ impl Ingress {
         Promoter(self.shared.clone())
     }
 
-    /// Returns a problem if a gate of the channel holds the messages up, if another feed arrives on the bridge's lines, or if nothing of the
-    /// feed arrives. The bridge runs nevertheless.
+    /// Returns a problem if a gate of the channel holds the messages up, if another feed arrives on the bridge's lines, if nothing of the
+    /// feed arrives, or if the feed stands still. The bridge runs nevertheless.
     pub fn trouble(&self) -> Option<String> {
         self.life().held_up().or_else(|| self.stranger()).or_else(|| self.silent())
     }

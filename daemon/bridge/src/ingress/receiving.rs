@@ -12,7 +12,7 @@ use super::control::{is_from_server, server_of, take_word};
 use super::inlet::Inlet;
 use super::native::{self, NativeReceiving, head_of};
 use super::port::{Port, Role, explain_a_loss, note_datagram, record_to_ring};
-use super::silence::{Heard, Places, Silence};
+use super::silence::{Answer, Heard, Places, Silence};
 use super::stale::Stale;
 use crate::pcap::Tap;
 use crate::proto::awake::Awake;
@@ -74,6 +74,8 @@ pub(super) struct Receiving {
     pub(super) stale: Stale,
     pub(super) silence: Silence,
     pub(super) places: Places,
+    /// Whether the spec forbids to give messages up.
+    pub(super) never_skips: bool,
     /// The last session of another feed that was reported.
     pub(super) stranger: Option<Session>,
     pub(super) to_ring: Histogram,
@@ -377,10 +379,19 @@ impl Receiving {
     fn note_silence(&mut self) {
         let now_ns = self.awake.at(self.clock.now_ns());
         let (lines, servers) = (&self.inlet.counters.lines, &self.receiver.counters().servers);
+        let leases = || self.ports.iter().flat_map(|port| &port.leases);
+        let is_held = leases().any(|lease| matches!(lease.state(), LeaseState::Held { .. }));
+        let answer = match () {
+            () if !is_held && leases().any(|lease| lease.times_full() > 0) => Answer::Full,
+            () if is_held || servers.iter().any(|server| server.packets > 0) => Answer::Something,
+            () => Answer::Nothing,
+        };
+        let next = self.inlet.next_sequence();
         let heard = Heard {
             silence_ns: self.receiver.silence_ns(now_ns),
             datagrams: lines.iter().map(|line| line.socket.datagrams).sum(),
-            has_answer: servers.iter().any(|server| server.packets > 0),
+            answer,
+            waits_for: Some(next).filter(|next| self.never_skips && *next < self.receiver.horizon()),
         };
         let silent = self.silence.look(heard, wall_ns(), &self.places);
         *self.shared.silent.lock().unwrap_or_else(PoisonError::into_inner) = silent;

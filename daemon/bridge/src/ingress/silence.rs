@@ -1,4 +1,4 @@
-//! Notices that nothing of the feed arrives, and says what to check.
+//! Notices that nothing of the feed arrives, or that the feed stands still, and says what to check.
 
 use crate::proto::SECOND_NS;
 use crate::spec::{BridgeSpec, LineSpec, ReceiveSpec};
@@ -14,6 +14,8 @@ pub(super) struct Silence {
     since_s: Option<u64>,
     /// Datagrams of any kind that had arrived on the lines when the silence began.
     datagrams: u64,
+    /// The message for which the receiver waits, and the time since which it waits, in nanoseconds.
+    waits: Option<(u64, u64)>,
 }
 
 /// What a receiver knows about its feed.
@@ -23,8 +25,18 @@ pub(super) struct Heard {
     pub(super) silence_ns: u64,
     /// Datagrams of any kind that arrived on the lines so far.
     pub(super) datagrams: u64,
-    /// Whether a server has answered so far.
-    pub(super) has_answer: bool,
+    pub(super) answer: Answer,
+    /// The next message, if later messages are known and the spec forbids to give it up.
+    pub(super) waits_for: Option<u64>,
+}
+
+/// What the servers have said so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    Nothing,
+    Something,
+    /// No server has a place for a lease of this receiver.
+    Full,
 }
 
 impl Silence {
@@ -32,8 +44,8 @@ impl Silence {
     /// stays the same as long as nothing changes, but for the days.
     pub(super) fn look(&mut self, heard: Heard, wall_ns: u64, places: &Places) -> Option<String> {
         if heard.silence_ns < SILENT_NS {
-            *self = Self { since_s: None, datagrams: heard.datagrams };
-            return None;
+            (self.since_s, self.datagrams) = (None, heard.datagrams);
+            return self.standstill(heard.waits_for, wall_ns);
         }
         let now_s = wall_ns / SECOND_NS;
         let since_s = *self.since_s.get_or_insert(wall_ns.saturating_sub(heard.silence_ns) / SECOND_NS);
@@ -46,14 +58,35 @@ impl Silence {
             days => format!(" ({days} days ago)"),
         };
         let Places { feed, servers } = places;
-        let answers = match servers.is_empty() || heard.has_answer {
-            true => String::new(),
-            false => format!(". No server has answered: {servers}"),
+        let answers = match heard.answer {
+            Answer::Nothing if !servers.is_empty() => {
+                format!(
+                    ". No server has answered: {servers}; a server answers only hosts that its `allow` lists"
+                )
+            }
+            Answer::Full => {
+                format!(". No server has a place for a lease: raise send.repair.max_leases at {servers}")
+            }
+            Answer::Nothing | Answer::Something => String::new(),
         };
         Some(format!(
             "{what} on {feed} since {} UTC{days}: check that the sender runs and sends there, that the interface here is in its network, \
              and that no firewall or switch is in the way{answers}",
             time_of_day(since_s)
+        ))
+    }
+
+    /// Returns a sentence if the receiver has waited for one message for some time, although later messages have arrived.
+    fn standstill(&mut self, waits_for: Option<u64>, wall_ns: u64) -> Option<String> {
+        self.waits = match (waits_for, self.waits) {
+            (Some(next), Some((before, since_ns))) if next == before => Some((next, since_ns)),
+            (Some(next), _) => Some((next, wall_ns)),
+            (None, _) => None,
+        };
+        let (next, _) = self.waits.filter(|(_, since_ns)| wall_ns.saturating_sub(*since_ns) >= SILENT_NS)?;
+        Some(format!(
+            "the feed stands still at message {next}: no server has sent it, and gap = \"block\" waits for it for ever. Give a server that \
+             has it in its ring or journal, or set gap = \"skip\""
         ))
     }
 }
@@ -104,7 +137,8 @@ mod tests {
         let places = Places::of(&spec, &receive);
         let mut silence = Silence::default();
         let mut look = |silent_s: u64, wall_s: u64, datagrams, has_answer| {
-            let heard = Heard { silence_ns: silent_s * SECOND_NS, datagrams, has_answer };
+            let answer = if has_answer { Answer::Something } else { Answer::Nothing };
+            let heard = Heard { silence_ns: silent_s * SECOND_NS, datagrams, answer, waits_for: None };
             silence.look(heard, wall_s * SECOND_NS, &places)
         };
         assert_eq!(look(4, 1_004, 7, false), None);
@@ -112,7 +146,7 @@ mod tests {
         assert!(said.starts_with(
             "nothing has arrived on 239.1.2.3:30001 (interface eth0) since 00:16:40 UTC: check"
         ));
-        assert!(said.ends_with("No server has answered: 10.0.0.1:30002"), "{said}");
+        assert!(said.contains("No server has answered: 10.0.0.1:30002; "), "{said}");
         assert_eq!(look(900, 1_901, 7, false), Some(said.clone()), "the same words, whatever the clocks say");
         let said = look(901, 1_902, 8, true).unwrap();
         assert!(said.starts_with("no packet of the feed has arrived, although others do, on 239"), "{said}");
@@ -121,5 +155,25 @@ mod tests {
         assert!(said.contains("00:16:40 UTC (1 days ago)"), "{said}");
         assert_eq!(look(0, 91_000, 9, true), None);
         assert!(look(6, 91_010, 9, true).unwrap().contains("since 01:16:44 UTC"));
+        let full = Heard { silence_ns: 6 * SECOND_NS, datagrams: 9, answer: Answer::Full, waits_for: None };
+        let said = silence.look(full, 0, &places).unwrap();
+        assert!(said.ends_with("raise send.repair.max_leases at 10.0.0.1:30002"), "{said}");
+    }
+
+    #[test]
+    fn a_feed_that_stands_still_is_told_until_it_goes_on() {
+        let (mut silence, places) = (Silence::default(), Places::default());
+        let mut look = |wall_s: u64, waits_for| {
+            let heard = Heard { silence_ns: 0, datagrams: 1, answer: Answer::Something, waits_for };
+            silence.look(heard, wall_s * SECOND_NS, &places)
+        };
+        assert_eq!(
+            (look(10, Some(7)), look(14, Some(7)), look(15, Some(8)), look(19, None)),
+            (None, None, None, None)
+        );
+        assert_eq!(look(20, Some(8)), None);
+        let said = look(25, Some(8)).unwrap();
+        assert!(said.starts_with("the feed stands still at message 8: "), "{said}");
+        assert_eq!(look(26, Some(9)), None);
     }
 }
