@@ -27,7 +27,7 @@ use crate::options::ReceiverOptions;
 use crate::outlet::choice_of;
 use crate::proto::block::clock_error_of;
 use crate::proto::reader::{Ask, Reader, ReaderConfig};
-use crate::send::{checked, runtime};
+use crate::send::{checked, open_log};
 use crate::state::ReceiveState;
 use crate::status::ReceiveCounters;
 
@@ -73,8 +73,7 @@ impl Receiver {
     ) -> Result<Receiver, EngineError> {
         let nats = checked(spec, false)?;
         let receive = spec.receive.clone().unwrap_or_default();
-        let runtime = runtime()?;
-        let log = runtime.block_on(Log::open(spec, nats))?;
+        let (runtime, log) = open_log(spec, nats, &options.stop)?;
         let shared = Arc::new(ReceiveState {
             life: Arc::new(Life::new(Vec::new(), choice_of(spec.wait).shown)),
             counters: Board::default(),

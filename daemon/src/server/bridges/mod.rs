@@ -467,7 +467,7 @@ impl Work {
         let nats = spec.nats();
         Ok(match spec.direction() {
             Some(Direction::Receive(_)) if nats.is_some() => {
-                let options = ReceiverOptions { origins };
+                let options = ReceiverOptions { origins, ..ReceiverOptions::default() };
                 Endpoint::EngineReceive(Receiver::start(spec, publisher(), options)?)
             }
             Some(Direction::Send(_)) if nats.is_some() => {
