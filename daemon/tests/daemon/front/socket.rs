@@ -100,6 +100,24 @@ fn a_path_that_is_too_long_for_a_socket_is_refused_and_nothing_is_made() {
     assert!(!dir.path().join("below").exists(), "{said}");
 }
 
+/// An earlier mistake: such a daemon ended with the words of the system alone.
+#[test]
+fn a_service_manager_that_does_not_answer_is_named() {
+    for channels in [String::new(), config()] {
+        let dir = scratch();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("shmcast.toml"), channels).unwrap();
+        let mut command = Command::new(program("shmcastd"));
+        command.arg("--config").arg(at("shmcast.toml")).arg("--socket").arg(at("s"));
+        command.env("NOTIFY_SOCKET", at("nobody")).stdin(Stdio::null()).stderr(Stdio::piped());
+        let output = ended(command.spawn().unwrap()).expect("the daemon started");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains(&format!("NOTIFY_SOCKET={}", at("nobody").display())), "{said}");
+        assert!(said.contains("unset it if no service manager runs this"), "{said}");
+    }
+}
+
 /// An earlier mistake: a daemon without a free descriptor said that another file was in the way.
 #[test]
 fn a_daemon_without_descriptors_says_what_it_lacks() {
