@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -97,6 +98,22 @@ type conversation struct {
 	path string
 }
 
+// advice returns what to do if no daemon answers at a socket because of this error.
+func advice(path string, err error) string {
+	found, statErr := os.Stat(path)
+	switch {
+	case len(path) > 107:
+		return "the path of a socket has at most 107 bytes: give a shorter one"
+	case errors.Is(err, fs.ErrPermission):
+		return "the mode of the socket or of a directory keeps this user out: set socket_mode of the daemon"
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return "raise the limit on open files (ulimit -n)"
+	case statErr == nil && found.Mode()&fs.ModeSocket == 0, errors.Is(err, syscall.EPROTOTYPE):
+		return "this is not a daemon's socket: give the path at which shmcastd listens"
+	}
+	return "start shmcastd, or set SHMCAST_SOCKET"
+}
+
 // converse connects and says hello.
 func converse(path string) (*conversation, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
@@ -109,7 +126,7 @@ func converse(path string) (*conversation, error) {
 	c.limit(answerLimit)
 	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
 		c.close()
-		return nil, fmt.Errorf("%w at %s: %w; start shmcastd, or set SHMCAST_SOCKET", ErrNoDaemon, path, err)
+		return nil, fmt.Errorf("%w at %s: %w; %s", ErrNoDaemon, path, err, advice(path, err))
 	}
 	for until := time.Now().Add(startingLimit); ; {
 		answer, err := c.ask(request{"hello", controlVersion}, nil)

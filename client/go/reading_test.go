@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -265,6 +266,15 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 	}
 	if _, err := Subscribe("c", Socket(dir+"/none")); !errors.Is(err, ErrNoDaemon) {
 		t.Error(err)
+	}
+	plain := dir + "/plain"
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, advice := range map[string]string{plain: "not a daemon's socket", strings.Repeat("/x", 60): "at most 107 bytes", dir + "/none": "start shmcastd"} {
+		if _, err := Subscribe("c", Socket(path)); !errors.Is(err, ErrNoDaemon) || !strings.Contains(err.Error(), advice) {
+			t.Error(err)
+		}
 	}
 	if _, err := Subscribe("c", Dir(dir), WaitPark()); err == nil {
 		t.Error("a file cannot wake anybody")

@@ -10,8 +10,10 @@ use shmcast_layout::layout::board::BoardError as BoardSizes;
 use shmcast_layout::layout::header::Header;
 use shmcast_layout::ring::locate::LocateError;
 use std::fmt;
+use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -184,7 +186,7 @@ pub enum ChannelError {
         owner: u32,
     },
     /// No daemon answers at the socket, the daemon closed the connection, or the daemon's answer is invalid.
-    #[error("daemon at {}: {source}: start shmcastd, or use channels in a directory", socket.display())]
+    #[error("daemon at {}: {source}: {}", socket.display(), socket_advice(socket, source))]
     NoDaemon {
         /// The path of the socket.
         socket: PathBuf,
@@ -414,6 +416,24 @@ fn advice(e: &io::Error) -> &'static str {
 }
 
 /// Whether the error is a lack of descriptors or memory. Such an error says nothing about the file.
+/// Returns what to do if no daemon answers at a socket because of this error.
+fn socket_advice(socket: &Path, e: &io::Error) -> &'static str {
+    let is_other = || fs::metadata(socket).is_ok_and(|found| !found.file_type().is_socket());
+    match Errno::from_io_error(e) {
+        Some(Errno::ACCESS | Errno::PERM) => {
+            "the mode of the socket or of a directory keeps this user out: set socket_mode of the daemon, or use channels in a directory"
+        }
+        Some(Errno::NAMETOOLONG) => "the path of a socket has at most 107 bytes: give a shorter one",
+        Some(Errno::PROTOTYPE) => {
+            "this is the socket of another program: give the path at which shmcastd listens"
+        }
+        Some(Errno::CONNREFUSED) if is_other() => {
+            "this file is no socket: give the path at which shmcastd listens"
+        }
+        _ => "start shmcastd, or use channels in a directory",
+    }
+}
+
 pub(crate) fn is_shortage(e: &io::Error) -> bool {
     let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     Errno::from_io_error(e).is_some_and(|e| shortages.contains(&e))

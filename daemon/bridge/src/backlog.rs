@@ -24,9 +24,13 @@ pub struct Backlog {
     /// The number of bytes of the first chunk that [`pop`](Self::pop) has removed.
     read: usize,
     bytes: usize,
+    /// The number of messages that were pushed and not popped. Dropped messages count until the gap in their place is popped.
+    messages: u64,
     /// The range of the messages that were dropped after the last delivery in `chunks`, because the backlog was full. The range becomes a
     /// gap.
     lost: Option<Range<u64>>,
+    /// The number of messages that were dropped in the range `lost`.
+    dropped: u64,
 }
 
 impl Backlog {
@@ -36,14 +40,24 @@ impl Backlog {
         self.chunks.is_empty() && self.lost.is_none()
     }
 
+    /// The number of received messages that wait, or that were dropped because the backlog was full.
+    #[inline]
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
     /// Appends a copy of the delivery. If there is no room for a message, drops the message, and puts a gap in its place.
     pub fn push(&mut self, delivery: &Delivery<'_>) {
+        self.messages += u64::from(matches!(delivery, Delivery::Message { .. }));
         match *delivery {
             Delivery::Message { sequence, data, meta } if self.bytes + data.len() < MAX_BYTES => {
                 let marks = u64::from(meta.tag) | u64::from(meta.key) << 16;
                 self.put_after_lost(MESSAGE, [sequence, marks, meta.time_ns], data);
             }
-            Delivery::Message { sequence, .. } => self.lose(sequence..sequence + 1),
+            Delivery::Message { sequence, .. } => {
+                self.lose(sequence..sequence + 1);
+                self.dropped += 1;
+            }
             // Without a limit, many gaps would use much memory.
             Delivery::Gap { ref missing } if self.bytes >= MAX_BYTES || self.lost.is_some() => {
                 self.lose(missing.clone());
@@ -64,7 +78,8 @@ impl Backlog {
 
     fn put_after_lost(&mut self, kind: u8, numbers: [u64; 3], data: &[u8]) {
         if let Some(lost) = self.lost.take() {
-            self.put(GAP, [lost.start, lost.end, 0], &[]);
+            let dropped = std::mem::take(&mut self.dropped);
+            self.put(GAP, [lost.start, lost.end, dropped], &[]);
         }
         self.put(kind, numbers, data);
     }
@@ -85,8 +100,13 @@ impl Backlog {
 
     /// Returns the first delivery. If only the gap in place of dropped messages is left, returns this gap.
     pub fn front(&self) -> Option<Delivery<'_>> {
+        self.first().map(|(delivery, _)| delivery)
+    }
+
+    /// Returns the first delivery, and the number of received messages in it.
+    fn first(&self) -> Option<(Delivery<'_>, u64)> {
         let Some(chunk) = self.chunks.front() else {
-            return self.lost.clone().map(|missing| Delivery::Gap { missing });
+            return self.lost.clone().map(|missing| (Delivery::Gap { missing }, self.dropped));
         };
         let rest = chunk.get(self.read..)?;
         let (kind, rest) = rest.split_first()?;
@@ -100,28 +120,30 @@ impl Backlog {
         Some(match *kind {
             MESSAGE => {
                 let meta = Meta { tag: b as u16, key: b >> 16 & 1 == 1, time_ns: c };
-                Delivery::Message { sequence: a, data, meta }
+                (Delivery::Message { sequence: a, data, meta }, 1)
             }
-            GAP => Delivery::Gap { missing: a..b },
-            SESSION => Delivery::NewSession { session: session()?, next: a, previous: None },
-            _ => Delivery::End { session: session()?, next: a },
+            GAP => (Delivery::Gap { missing: a..b }, c),
+            SESSION => (Delivery::NewSession { session: session()?, next: a, previous: None }, 0),
+            _ => (Delivery::End { session: session()?, next: a }, 0),
         })
     }
 
     /// Drops the first delivery.
     pub fn pop(&mut self) {
+        let Some((delivery, messages)) = self.first() else { return };
+        let size = HEAD_BYTES
+            + match delivery {
+                Delivery::Message { data, .. } => data.len(),
+                Delivery::Gap { .. } => 0,
+                Delivery::NewSession { session, .. } | Delivery::End { session, .. } => {
+                    session.as_bytes().len()
+                }
+            };
+        self.messages -= messages;
         if self.chunks.is_empty() {
-            self.lost = None;
+            (self.lost, self.dropped) = (None, 0);
             return;
         }
-        let size = match self.front() {
-            Some(Delivery::Message { data, .. }) => HEAD_BYTES + data.len(),
-            Some(Delivery::Gap { .. }) => HEAD_BYTES,
-            Some(Delivery::NewSession { session, .. } | Delivery::End { session, .. }) => {
-                HEAD_BYTES + session.as_bytes().len()
-            }
-            None => return,
-        };
         self.read += size;
         self.bytes -= size;
         if self.chunks.front().is_some_and(|chunk| self.read >= chunk.len()) {
@@ -155,11 +177,13 @@ mod tests {
         let mut backlog = Backlog::default();
         for _ in 0..2 {
             all().for_each(|delivery| backlog.push(&delivery));
+            assert_eq!(backlog.messages(), 499);
             for delivery in all() {
                 assert_eq!(backlog.front(), Some(delivery));
                 backlog.pop();
             }
             assert!(backlog.is_empty() && backlog.bytes == 0 && backlog.front().is_none());
+            assert_eq!(backlog.messages(), 0);
         }
     }
 
@@ -177,10 +201,12 @@ mod tests {
         backlog.push(&Delivery::NewSession { session, next: 9_001, previous: None });
         backlog.push(&Delivery::Gap { missing: 9_001..9_002 });
         backlog.push(&message(9_002));
+        assert_eq!(backlog.messages(), 2_000, "dropped messages count, and gaps do not");
         for sequence in 1..fit + 1 {
             assert_eq!(backlog.front(), Some(message(sequence)));
             backlog.pop();
         }
+        assert_eq!(backlog.messages(), 2_000 - fit);
         let rest = [
             Delivery::Gap { missing: fit + 1..9_000 },
             Delivery::NewSession { session, next: 9_001, previous: None },
@@ -192,6 +218,7 @@ mod tests {
             backlog.pop();
         }
         assert!(backlog.is_empty() && backlog.bytes == 0 && backlog.front().is_none());
+        assert_eq!(backlog.messages(), 0);
         backlog.push(&message(9_003));
         assert_eq!(backlog.front(), Some(message(9_003)), "there is room again");
     }

@@ -49,6 +49,12 @@ impl Stop {
         Self { signal: Arc::new(AtomicUsize::new(signal.unsigned_abs() as usize)) }
     }
 
+    /// The number of the last signal, for code that must stop at a signal; 0 before the first one.
+    #[must_use]
+    pub fn signal(&self) -> Arc<AtomicUsize> {
+        self.signal.clone()
+    }
+
     /// Whether a signal has come.
     #[must_use]
     pub fn is_set(&self) -> bool {

@@ -80,6 +80,9 @@ pub enum EngineError {
         /// The reason, and what to do about it.
         why: String,
     },
+    /// The start was told to stop before the servers had answered.
+    #[error("stopped before the servers had answered")]
+    Stopped,
     /// There is no such stream.
     #[error(
         "there is no stream {stream:?} on these servers: make it by `shmcast bridge stream create {channel}`, or send with \

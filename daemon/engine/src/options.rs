@@ -1,6 +1,8 @@
 //! Options of both ends.
 
 use shmcast_bridge::origins::Origins;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// Options of a sender that its owner sets in addition to the spec.
 #[derive(Debug, Default)]
@@ -11,6 +13,8 @@ pub struct SenderOptions {
     pub is_channel_new: bool,
     /// The list in which sessions that begin on this host are noted.
     pub origins: Origins,
+    /// The start fails with [`EngineError::Stopped`](crate::EngineError::Stopped) once this is not 0, unless the servers have answered.
+    pub stop: Arc<AtomicUsize>,
 }
 
 /// Options of a receiver that its owner sets in addition to the spec.
@@ -18,4 +22,6 @@ pub struct SenderOptions {
 pub struct ReceiverOptions {
     /// Sessions that began on this host. The receiver skips these sessions, so that no channel runs in a circle.
     pub origins: Origins,
+    /// The start fails with [`EngineError::Stopped`](crate::EngineError::Stopped) once this is not 0, unless the servers have answered.
+    pub stop: Arc<AtomicUsize>,
 }

@@ -29,7 +29,7 @@ use crate::proto::block::clock_error_of;
 use crate::proto::lookup::LeaderAsks;
 use crate::proto::reader::{Ask, Reader, ReaderConfig};
 use crate::proto::want::Want;
-use crate::send::{checked, runtime};
+use crate::send::{checked, open_log};
 use crate::state::ReceiveState;
 use crate::status::ReceiveCounters;
 
@@ -75,12 +75,8 @@ impl Receiver {
     ) -> Result<Receiver, EngineError> {
         let nats = checked(spec, false)?;
         let receive = spec.receive.clone().unwrap_or_default();
-        let runtime = runtime()?;
-        let (log, inbox) = runtime.block_on(async {
-            let log = Log::open(spec, nats).await?;
-            let inbox = log.inbox().await?;
-            Ok::<_, EngineError>((log, inbox))
-        })?;
+        let (runtime, log) = open_log(spec, nats, &options.stop)?;
+        let inbox = runtime.block_on(log.inbox())?;
         let shared = Arc::new(ReceiveState {
             life: Arc::new(Life::new(Vec::new(), choice_of(spec.wait).shown)),
             counters: Board::default(),

@@ -22,8 +22,9 @@ use shmcast_bridge::{BridgeError, RunningEnd};
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
@@ -74,8 +75,7 @@ impl Sender {
         options: SenderOptions,
     ) -> Result<Sender, EngineError> {
         let nats = checked(spec, true)?;
-        let runtime = runtime()?;
-        let log = runtime.block_on(Log::open(spec, nats))?;
+        let (runtime, log) = open_log(spec, nats, &options.stop)?;
         let life = Arc::new(Life::new(Vec::new(), choice_of(spec.wait).shown));
         let shared = Arc::new(SendState::new(life, log.link.clone(), log.keys.clone()));
         let clock = Clock::start();
@@ -168,6 +168,37 @@ pub(crate) fn checked(spec: &BridgeSpec, sends: bool) -> Result<&NatsSpec, Engin
 pub(crate) fn runtime() -> Result<Runtime, EngineError> {
     Builder::new_current_thread().enable_all().build().map_err(|e| BridgeError::Start(e).into())
 }
+
+/// Makes a runtime, connects, and finds the stream. Fails with [`EngineError::Stopped`] once `stop` is not 0.
+pub(crate) fn open_log(
+    spec: &BridgeSpec,
+    nats: &NatsSpec,
+    stop: &AtomicUsize,
+) -> Result<(Runtime, Log), EngineError> {
+    let runtime = runtime()?;
+    let is_stopped = async {
+        while stop.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(STOP_EVERY).await;
+        }
+    };
+    let opened = runtime.block_on(async {
+        tokio::select! {
+            opened = Log::open(spec, nats) => opened,
+            () = is_stopped => Err(EngineError::Stopped),
+        }
+    });
+    match opened {
+        Ok(log) => Ok((runtime, log)),
+        Err(e) => {
+            // A lookup of a server's name might still be waiting.
+            runtime.shutdown_background();
+            Err(e)
+        }
+    }
+}
+
+/// The interval at which a start checks whether it must stop.
+const STOP_EVERY: Duration = Duration::from_millis(20);
 
 /// The required prefix of the subject to which a request wants its answer. Without this limit, a request could name the stream's own
 /// subject, and the answer would be appended to the stream.

@@ -22,14 +22,24 @@ impl FromStr for Setting {
         let Some((key, value)) = text.split_once('=') else {
             return Err("no \"=\": write it like KEY=VALUE".to_owned());
         };
-        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-        let is_name = |part: &str| !part.is_empty() && part.chars().all(is_allowed);
-        if !key.split('.').all(is_name) {
+        // The name of a gate can also have the other characters.
+        let others = if key.starts_with("gate.") { "_-.:@+" } else { "_-" };
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
+        let is_name = |part: &&str| !part.is_empty() && part.chars().all(is_allowed);
+        if !parts(key).iter().all(is_name) {
             return Err(format!("{key:?} is no key: write it like KEY=VALUE, or TABLE.KEY=VALUE"));
         }
         let read = format!("value = {value}").parse::<Table>().ok();
         let read = read.filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
         Ok(Setting { key: key.to_owned(), value: read.unwrap_or_else(|| Value::String(value.to_owned())) })
+    }
+}
+
+/// Splits a key at its dots. The name of a gate can have dots: in `gate.NAME.wait`, it is all between the first dot and the last one.
+fn parts(key: &str) -> Vec<&str> {
+    match key.strip_prefix("gate.").and_then(|rest| rest.rsplit_once('.')) {
+        Some((name, field)) => vec!["gate", name, field],
+        None => key.split('.').collect(),
     }
 }
 
@@ -58,7 +68,7 @@ impl Draft {
 
     /// Gives a key its value. The name can contain tables, as in `send.linger_ms`.
     pub(super) fn put(&mut self, key: &str, value: impl Into<Value>) {
-        let mut parts = key.split('.').peekable();
+        let mut parts = parts(key).into_iter().peekable();
         let mut table = &mut self.0;
         while let Some(part) = parts.next() {
             if parts.peek().is_none() {
@@ -104,8 +114,22 @@ mod tests {
         assert_eq!(read("a.b=10.0.0.1:30002"), Value::String("10.0.0.1:30002".to_owned()));
         assert_eq!(read("a=[\"x\"]"), Value::Array(vec![Value::String("x".to_owned())]));
         assert_eq!(read("a=1\nb=2"), Value::String("1\nb=2".to_owned()));
-        for text in ["linger", "=5", "a b=5", "send.=5"] {
+        for text in ["linger", "=5", "a b=5", "send.=5", "gate..wait=5", "gate.a b.wait=5", "send.a:b=5"] {
             assert!(text.parse::<Setting>().is_err(), "{text}");
+        }
+    }
+
+    /// An earlier mistake: a gate whose name has a dot or another sign could not be set.
+    #[test]
+    fn every_name_of_a_gate_can_be_set() {
+        for name in ["a", "a.b", "a:b", "a@b", "a+b", "a-b", "a.b.c"] {
+            let settings: Vec<Setting> =
+                ["wait=1ms", "then=refuse"].map(|rest| format!("gate.{name}.{rest}").parse().unwrap()).into();
+            assert!(settings.iter().all(|setting| setting.table() == "gate"));
+            let Draft(table) = Draft::of(&settings);
+            let gates = table["gate"].as_table().unwrap();
+            assert_eq!(gates.keys().collect::<Vec<_>>(), [name]);
+            assert_eq!(gates[name]["wait"].as_str(), Some("1ms"));
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -138,10 +139,20 @@ fn key(given: &str) -> Result<PublicKey> {
     PublicKey::decode(&text).with_context(|| format!("{given} is no public key of minisign"))
 }
 
+/// Opens a file of the release. Refuses everything else, such as a pipe, which would block a reader.
+fn open(path: &Path) -> Result<File> {
+    let shown = || format!("read {}", path.display());
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).with_context(shown)?;
+    let is_file = file.metadata().with_context(shown)?.is_file();
+    ensure!(is_file, "{} is no regular file: fetch the release again", path.display());
+    Ok(file)
+}
+
 fn text(dir: &Path, name: &str) -> Result<String> {
     let path = dir.join(name);
     let mut text = String::new();
-    let file = File::open(&path).with_context(|| format!("read {}", path.display()))?;
+    let file = open(&path)?;
     file.take(LARGEST_TEXT).read_to_string(&mut text).with_context(|| format!("read {}", path.display()))?;
     Ok(text)
 }
@@ -182,7 +193,7 @@ fn nothing_else(dir: &Path, sums: &BTreeMap<String, String>) -> Result<()> {
 
 fn sum_of(path: &Path) -> Result<String> {
     let shown = || format!("read {}", path.display());
-    let mut file = File::open(path).with_context(shown)?;
+    let mut file = open(path)?;
     let mut hashing = Hashing::new(&SHA256);
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -303,6 +314,20 @@ fn listed(part: Component) -> Crate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An earlier mistake: a pipe in the directory blocked the check for ever.
+    #[test]
+    fn what_is_no_regular_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", at("link")).unwrap();
+        for name in ["pipe", "link"] {
+            for error in [text(dir.path(), name).unwrap_err(), sum_of(&at(name)).unwrap_err()] {
+                assert!(error.to_string().contains("is no regular file"), "{name}: {error}");
+            }
+        }
+    }
 
     #[test]
     fn sums_have_names_of_the_directory_itself_and_each_once() {

@@ -209,14 +209,24 @@ pub(crate) fn explain(message: &str) -> String {
                 message.trim_end_matches(", expected nothing").replace("invalid type:", "cannot be");
             let message = message.replace("invalid value:", "cannot be").replace(", expected ", ": write ");
             let plain = [
+                ("u8", "a whole number from 0 to 255"),
+                ("u16", "a whole number from 0 to 65535"),
                 ("u32", "a whole number from 0"),
+                ("u64", "a whole number from 0"),
                 ("usize", "a whole number from 0"),
                 ("a sequence", "a list"),
                 ("a boolean", "true or false"),
             ];
-            plain.iter().fold(message, |text, (term, plain)| {
+            let message = plain.iter().fold(message, |text, (term, plain)| {
                 text.replace(&format!("write {term}"), &format!("write {plain}"))
-            })
+            });
+            match message.as_str() {
+                "invalid socket address syntax" => {
+                    format!("{message}: write IP:PORT, as in \"239.1.2.3:30001\" or \"[::1]:9464\"")
+                }
+                "invalid IP address syntax" => format!("{message}: write it as in \"10.0.0.1\" or \"::1\""),
+                _ => message,
+            }
         }
     }
 }

@@ -12,6 +12,12 @@ use std::time::Duration;
 /// The longest wait that a configuration can set.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
+/// The paths of a channel's gates.
+const PATHS: [&str; 15] = [
+    "gate.0", "gate.1", "gate.2", "gate.3", "gate.4", "gate.5", "gate.6", "gate.7", "gate.8", "gate.9",
+    "gate.10", "gate.11", "gate.12", "gate.13", "gate.14",
+];
+
 /// A gate of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -128,16 +134,19 @@ impl ChannelConfig {
     /// Checks the gates of a channel. The sizes of the channel must be valid.
     pub(super) fn broken_gates(&self) -> Broken {
         let mut broken = Vec::new();
-        for gate in &self.gates {
+        let path = |at: usize| *PATHS.get(at).unwrap_or(&"gate");
+        for (at, gate) in self.gates.iter().enumerate() {
             let why = gate.check_wait().err();
-            broken.extend(why.map(|why| ("gate", format!("gate {:?}: {why}", gate.name))));
+            broken.extend(why.map(|why| (path(at), format!("gate {:?}: {why}", gate.name))));
         }
         if let Err(ChannelError::Gate { gate, why, .. }) = self.spec().gate_terms(&self.client_gates()) {
             let field = match why {
                 GateError::Lag { .. } => "lag",
                 _ => "name",
             };
-            broken.push(("gate", format!("gate {gate:?}: {field}: {why}")));
+            // Of two gates with one name, the later one is the mistake.
+            let at = self.gates.iter().rposition(|own| own.name == gate).map_or("gate", path);
+            broken.push((at, format!("gate {gate:?}: {field}: {why}")));
         }
         let is_there = |name: &&String| self.gates.iter().any(|gate| gate.name == **name);
         let wanted = self.journal.as_ref().and_then(|journal| journal.gate.as_ref());

@@ -37,6 +37,7 @@ pub use gates::{GateConfig, Lag, Then};
 pub use host::Host;
 pub use journal::JournalConfig;
 pub(crate) use journal::parse_sync;
+pub(crate) use rules::MAX_SOCKET_PATH;
 pub use source::{Position, Positions, Problem};
 pub use warnings::Warning;
 

@@ -26,7 +26,9 @@ pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
         Err(e) => {
             let octal =
                 if e.message().contains("leading zero") { ": write octal digits in quotes" } else { "" };
-            reader.report(e.span(), "", format!("{}{octal}", fields::explain(e.message())));
+            let key = e.span().filter(|_| e.message() == "duplicate key").and_then(|span| text.get(span));
+            let key = key.map_or(String::new(), |key| format!(" `{key}`"));
+            reader.report(e.span(), "", format!("{}{key}{octal}", fields::explain(e.message())));
             Config::default()
         }
     };
@@ -56,6 +58,8 @@ const BRIDGE: Kind =
 #[derive(Default)]
 struct LeftOut {
     fields: Vec<String>,
+    /// The offset and the key of each entry that was removed, at any depth.
+    removed: Vec<(usize, String)>,
 }
 
 impl LeftOut {
@@ -246,7 +250,11 @@ impl Reader<'_> {
                     let at = e.span().unwrap_or(span.clone());
                     let field = self.source.field_at(path, at.start).map(str::to_owned);
                     let missing = missing_field(e.message());
-                    if missing.is_none_or(|missing| !left_out.fields.iter().any(|field| field == missing)) {
+                    let was_removed =
+                        |(offset, key): &(usize, String)| missing == Some(key) && at.contains(offset);
+                    let is_of_ours = left_out.removed.iter().any(was_removed);
+                    let is_known = |missing| left_out.fields.iter().any(|field| field == missing);
+                    if !is_of_ours && !missing.is_some_and(is_known) {
                         // The values of these fields can contain an account.
                         let is_secret = matches!(field.as_deref(), Some("nats" | "receive"));
                         let what = match is_secret {
@@ -256,10 +264,12 @@ impl Reader<'_> {
                         let field = field.as_ref().map_or(String::new(), |field| format!("{field}: "));
                         self.report(Some(at.clone()), title, format!("{field}{what}"));
                     }
+                    let key = self.source.key_at(path, at.start).map(|key| (at.start, key.to_owned()));
                     let goes_on = match missing {
-                        Some(missing) => left_out.put_in(missing, kind, &mut value),
-                        None => left_out.take_out(e.message(), field, at.start, &mut value),
+                        Some(missing) if !is_of_ours => left_out.put_in(missing, kind, &mut value),
+                        _ => left_out.take_out(e.message(), field, at.start, &mut value),
                     };
+                    left_out.removed.extend(key);
                     if !goes_on || tries == TRIES {
                         return None;
                     }

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 pub(crate) type Broken = Vec<(&'static str, String)>;
 
 /// Longest path of a Unix socket in bytes.
-const MAX_SOCKET_PATH: usize = 107;
+pub(crate) const MAX_SOCKET_PATH: usize = 107;
 /// Label names that the daemon's own metrics use.
 const RESERVED_LABELS: [&str; 3] = ["channel", "reader", "bridge"];
 /// The highest CPU number and the highest NUMA node number that fit in the kernel's masks.

@@ -118,9 +118,19 @@ impl<'a> Source<'a> {
     /// Returns the field of `section` whose value begins at `offset`; `None` if there is no such field. If the offset is that of an element
     /// in a list, returns the field of the list.
     pub(super) fn field_at(&self, section: &str, offset: usize) -> Option<&str> {
+        self.path_at(section, offset)?.split('.').next()
+    }
+
+    /// Returns the key of the innermost value of `section` that begins at `offset`; `None` if there is no such value.
+    pub(super) fn key_at(&self, section: &str, offset: usize) -> Option<&str> {
+        self.path_at(section, offset)?.rsplit('.').next()
+    }
+
+    /// Returns the path, within `section`, of the innermost value that begins at `offset`.
+    fn path_at(&self, section: &str, offset: usize) -> Option<&str> {
         let holder = format!("{section}.");
         let below = self.values.range(holder.clone()..).take_while(|(path, _)| path.starts_with(&holder));
         let (path, _) = below.filter(|(_, span)| span.start == offset).max_by_key(|(path, _)| path.len())?;
-        path[holder.len()..].split('.').next()
+        Some(&path[holder.len()..])
     }
 }

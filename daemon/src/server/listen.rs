@@ -4,6 +4,7 @@
 //! that refuses connections. Before it removes the leftover, it renames the file and checks it once more, because another program might
 //! have put its own socket at `PATH` meanwhile.
 
+use crate::config::MAX_SOCKET_PATH;
 use anyhow::{Context, Error, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use shmcast::hosting::fault;
@@ -15,15 +16,20 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 
 const INSTEAD: &str = "give another --socket, or move it away";
+const MORE_FILES: &str = "raise the limit on open files (ulimit -n, LimitNOFILE=)";
 /// Advice for users who are not allowed to create files at the default path.
 const ELSEWHERE: &str =
     "this user may make nothing there: set XDG_RUNTIME_DIR to a directory of this user's, or give --socket";
 
-/// Returns the path `what` with advice, for an error text. If this user may not create the file, the advice is to use another place. In all
-/// other cases, the advice is the text `otherwise`.
+/// Returns the path `what` with advice, for an error text. If this user may not create the file, the advice is to use another place. If no
+/// descriptor is free, the advice is a higher limit. In all other cases, the advice is the text `otherwise`.
 fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
     let may_make_none = error.kind() == ErrorKind::PermissionDenied && !what.exists();
-    let instead = if may_make_none { ELSEWHERE } else { otherwise };
+    let instead = match error.raw_os_error() {
+        _ if may_make_none => ELSEWHERE,
+        Some(nix::libc::EMFILE | nix::libc::ENFILE) => MORE_FILES,
+        _ => otherwise,
+    };
     let colon = if instead.is_empty() { "" } else { ": " };
     format!("{}{colon}{instead}", what.display())
 }
@@ -90,6 +96,14 @@ fn make_folder(path: &Path) -> Result<()> {
 /// # Errors
 /// If another daemon listens there, or if the file at `path` is not a leftover.
 pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
+    // The lock's file would stay, so the length of the path is checked before the lock is made.
+    let length = path.as_os_str().len();
+    if length > MAX_SOCKET_PATH {
+        bail!(
+            "{}: a path of {length} B; the kernel allows {MAX_SOCKET_PATH}: give a shorter --socket",
+            path.display()
+        );
+    }
     make_folder(path)?;
     // The lock's file is never removed. So it is not made beside a file that is not a socket of this user.
     if let Some(found) = look(path)? {
@@ -106,7 +120,10 @@ fn bind(path: &Path, mode: u32) -> Result<(OwnedFd, Identity)> {
         check(path, &found)?;
         move_aside(path, &found)?;
     }
-    let listener = handoff::listen(path).with_context(|| format!("listen at {}", path.display()))?;
+    let listener = handoff::listen(path).map_err(|e| {
+        let text = format!("listen at {}", advice(path, &e, ""));
+        Error::new(e).context(text)
+    })?;
     fs::set_permissions(path, Permissions::from_mode(mode))
         .with_context(|| format!("set the mode of {}", path.display()))?;
     let made = leads_to(path).with_context(|| format!("look at {}", path.display()))?;

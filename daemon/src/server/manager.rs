@@ -17,6 +17,19 @@ pub(super) fn reserve() {
     }
 }
 
+/// Returns the error of a notice that the service manager did not get, with advice. An error about descriptors stays as it is.
+pub(super) fn unheard(e: io::Error) -> io::Error {
+    if matches!(e.raw_os_error(), Some(nix::libc::EMFILE | nix::libc::ENFILE)) {
+        return e;
+    }
+    let socket = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
+    let what = format!(
+        "tell the service manager at NOTIFY_SOCKET={}: {e}: unset it if no service manager runs this",
+        socket.display()
+    );
+    io::Error::new(e.kind(), what)
+}
+
 /// Notifies the service manager, if there is one. This also works if this process has no free descriptor.
 pub(super) fn tell(states: &[NotifyState<'_>]) -> io::Result<()> {
     let told = sd_notify::notify(states);
@@ -29,4 +42,5 @@ pub(super) fn tell(states: &[NotifyState<'_>]) -> io::Result<()> {
         }
         told => told,
     }
+    .map_err(unheard)
 }

@@ -33,7 +33,8 @@ impl Store {
         for (file, kind) in hosted.files().into_iter().zip([SEGMENT, LOCK]) {
             let name = format!("{kind}{}", id(hosted));
             let state = [NotifyState::FdStore, NotifyState::FdName(&name)];
-            sd_notify::notify_with_fds(&state, &[file.as_fd()]).inspect_err(|_| self.forget(hosted))?;
+            let kept = sd_notify::notify_with_fds(&state, &[file.as_fd()]).map_err(super::manager::unheard);
+            kept.inspect_err(|_| self.forget(hosted))?;
         }
         Ok(())
     }

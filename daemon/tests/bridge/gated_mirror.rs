@@ -99,3 +99,48 @@ fn a_gate_that_refuses_holds_up_a_mirror_and_nothing_else() {
     assert_eq!((counters.messages_published, counters.messages_missing), (MESSAGES, 0));
     assert_eq!(ingress.ingress.trouble(), None);
 }
+
+/// An earlier mistake: a bridge that ended threw away the messages that a gate held up, and did not say so.
+#[test]
+fn a_bridge_that_ends_says_how_many_messages_a_gate_held_up() {
+    let _turn = turn();
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let line = LineSpec::to(own_address());
+    let mut publisher = make_channel(a.path());
+    let send = SendSpec { from: StartAt::Oldest, ..SendSpec::default() };
+    let spec = BridgeSpec { lines: vec![line.clone()], send: Some(send), ..BridgeSpec::new("t") };
+    let channel = Subscriber::builder("t").dir(a.path());
+    let mut egress = EgressInvoker::open(&spec, channel, EgressOptions::default()).unwrap();
+
+    let receive = ReceiveSpec { from: Some(1), ..ReceiveSpec::default() };
+    let spec = BridgeSpec { lines: vec![line], receive: Some(receive), ..BridgeSpec::new("t") };
+    let gate = Gate::new("g").refuse().wait(Duration::from_secs(100));
+    let channel =
+        Publisher::builder("t").dir(b.path()).capacity(64 << 10).max_message(LONGEST as u64).gate(gate);
+    let mut ingress = IngressInvoker::open(&spec, channel, IngressOptions::default()).unwrap();
+    let _slow = Subscriber::builder("t").dir(b.path()).gate("g").open().unwrap();
+
+    let mut buffer = [0; LONGEST];
+    for next in 1..=MESSAGES {
+        let size = write_message(next, &mut buffer);
+        publisher.publish(&buffer[..size]).unwrap();
+        assert!(egress.invoke() && ingress.invoke());
+    }
+    wait_for("all messages to arrive", || {
+        assert!(egress.invoke() && ingress.invoke());
+        let counters = ingress.ingress.counters().host;
+        (counters.messages_published + counters.messages_held == MESSAGES).then_some(())
+    });
+    ingress.ingress.stop();
+    assert!(!ingress.invoke());
+    let counters = ingress.ingress.counters().host;
+    assert!(counters.messages_held > 0, "{counters:?}");
+    assert_eq!(
+        (counters.messages_published + counters.messages_held, counters.messages_missing),
+        (MESSAGES, 0)
+    );
+    let said = ingress.ingress.life().error().unwrap_or_default();
+    let wanted =
+        format!("{} received messages are not published: gate g holds them up", counters.messages_held);
+    assert!(said.starts_with(&wanted), "{said}");
+}

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use shmcast_testkit::command::{Host, golden, lines, recorded, text};
+use shmcast_testkit::place::program;
 use shmcast_testkit::skip;
 use std::process::Command;
 
@@ -82,6 +83,21 @@ fn a_message_that_no_packet_can_carry_is_named_and_leaves_no_file() {
     assert!(output.status.code() == Some(1) && said.contains("message 2 has 65486 B"), "{said}");
     assert!(!pcap.exists());
     assert!(host.run(&format!("journal export {journal} {} --to 1", pcap.display())).status.success());
+}
+
+/// An earlier mistake: an export that could not be written said why, and not where.
+#[test]
+fn an_export_that_cannot_be_written_names_its_file() {
+    let host = Host::new();
+    let input = host.file("input", &lines(10_000));
+    let journal = recorded(&host, &format!("--input {}", input.display()));
+    let pcap = host.dir.path().join("ticks.pcap").display().to_string();
+    let script =
+        format!("ulimit -f 8; exec {} journal export {journal} {pcap}", program("shmcast").display());
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("{pcap}: File too large")), "{said}");
 }
 
 #[test]

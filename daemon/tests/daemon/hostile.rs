@@ -452,11 +452,22 @@ fn a_path_that_is_not_a_daemons_socket_is_said_to_be_none() {
     let dir = tempfile::tempdir().unwrap();
     let plain: &Path = &dir.path().join("plain");
     std::fs::write(plain, "").unwrap();
-    for path in [plain, Path::new("/nonexistent/control.sock")] {
+    let (long, datagram) = ("/x".repeat(60), dir.path().join("datagram"));
+    let _bound = std::os::unix::net::UnixDatagram::bind(&datagram).unwrap();
+    for (path, advice) in [
+        (plain, "no socket: give the path"),
+        (&datagram, "socket of another program: give the path"),
+        (Path::new(&long), "at most 107 bytes: give a shorter one"),
+        (Path::new("/nonexistent/control.sock"), "start shmcastd"),
+    ] {
         let error = Client::at(path).unwrap_err();
         assert!(matches!(error, ChannelError::NoDaemon { .. }), "{error}");
-        assert!(error.to_string().contains("start shmcastd"), "{error}");
+        assert!(error.to_string().contains(advice), "{error}");
+        assert!(advice == "start shmcastd" || !error.to_string().contains("start shmcastd"), "{error}");
     }
+    let error =
+        ChannelError::NoDaemon { socket: plain.to_owned(), source: std::io::Error::from_raw_os_error(13) };
+    assert!(error.to_string().contains("keeps this user out"), "{error}");
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use nix::sys::signal::Signal;
 use shmcast_testkit::command::{Host, text};
 use shmcast_testkit::nats::{Server, alone};
-use shmcast_testkit::{Process, wait_until};
+use shmcast_testkit::{Process, wait_for, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 
 /// Makes a stream that refuses blocks once it is full.
 fn make_full_stream(server: &Server, host: &Host, nats: &str) {
@@ -81,4 +81,25 @@ fn a_stream_that_is_removed_is_made_again_by_a_sender_that_may() {
     wait_until("a word", || said().contains("it is gone: make it"));
     sender.signal(Signal::SIGINT);
     assert_eq!(sender.wait().code(), Some(0), "all was stored: {}", said());
+}
+
+/// An earlier mistake: a signal had no effect while a bridge waited for the first answer of a server.
+#[test]
+fn a_bridge_ends_at_a_signal_before_any_server_has_answered() {
+    let host = Host::new();
+    publish(&host, 1);
+    for (verb, code) in
+        [("send ticks", 0), ("recv copy", 0), ("send ticks --until-end", 143), ("recv copy --until-end", 143)]
+    {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        silent.set_nonblocking(true).unwrap();
+        let said = host.file("said", b"");
+        let nats = silent.local_addr().unwrap();
+        let mut command = host.shmcast(&format!("bridge {verb} --nats nats://{nats}"));
+        let mut bridge = Process::start(command.stderr(File::create(&said).unwrap()));
+        let _connection = wait_for("a connection", || silent.accept().ok());
+        bridge.signal(Signal::SIGTERM);
+        let status = bridge.wait();
+        assert_eq!(status.code(), Some(code), "{verb}: {}", text(&fs::read(&said).unwrap()));
+    }
 }

@@ -108,6 +108,21 @@ impl Inlet {
         self.backlog.is_empty()
     }
 
+    /// Returns a sentence about the received messages that are not published. Returns `None` if there are none.
+    #[cold]
+    pub(super) fn unpublished(&self) -> Option<String> {
+        let messages = self.backlog.messages();
+        let why = match self.local.held() {
+            Some((gate, _)) => format!("gate {gate} holds them up, and its reader is too far behind"),
+            None => "the channel is not open".to_owned(),
+        };
+        (messages > 0).then(|| {
+            format!(
+                "{messages} received messages are not published: {why}. A bridge that continues asks for them again, if it has servers"
+            )
+        })
+    }
+
     /// Publishes a delivery. Returns false if the channel must be opened first, or if a gate holds the delivery up.
     #[inline]
     fn handle(&mut self, delivery: &Delivery<'_>) -> bool {
@@ -188,6 +203,8 @@ impl Inlet {
         self.origins.add(promotion.session, run_of(publisher.header()));
         self.shared.life.note_session(promotion.session);
         self.local.leave();
+        // The gap of the promotion includes the messages that a gate still holds up.
+        self.backlog = Backlog::default();
         Ok(promotion)
     }
 

@@ -165,7 +165,7 @@ impl Receiving {
         // messages again.
         self.inlet.drain(Duration::from_nanos(LEAVE_NS));
         self.show(true);
-        match self.inlet.local.error.take() {
+        match self.inlet.local.error.take().or_else(|| self.inlet.unpublished()) {
             Some(why) => self.shared.life.fail(why),
             None => self.shared.life.enter(Phase::Ended),
         }
@@ -419,6 +419,7 @@ impl Receiving {
         counters.host.messages_missing = counts.missing;
         counters.host.messages_too_large = counts.too_large;
         counters.host.messages_behind = counts.behind;
+        counters.host.messages_held = self.inlet.backlog.messages();
         if let Some(native) = &self.native {
             let unopened = native.unopened();
             counters.host.forged = unopened.forged;

@@ -1,6 +1,6 @@
 //! `shmcast bridge send` and `recv` with `--nats`: sends or receives a channel through servers of NATS JetStream.
 
-use super::{Alarm, LOOK, Stop, missed, outcome, progress};
+use super::{Alarm, Interrupted, LOOK, Stop, missed, outcome, progress};
 use crate::cli::figures::{Ns, grouped, size};
 use crate::cli::say::{note, print_json};
 use anyhow::{Result, bail};
@@ -34,10 +34,19 @@ pub(super) fn send(
     if !cfg!(feature = "nats") {
         return Err(EngineError::NotBuilt.into());
     }
-    let Some(is_channel_new) = wait_for(channel, how.waits, stop)? else { return Ok(ExitCode::SUCCESS) };
-    let options =
-        SenderOptions { ends_with_channel: how.until_end, is_channel_new, ..SenderOptions::default() };
-    let mut sender = Sender::start(spec, channel.clone(), options)?;
+    let Some(is_channel_new) = wait_for(channel, how.waits, stop)? else {
+        return stopped(&spec.channel, how.until_end, stop);
+    };
+    let options = SenderOptions {
+        ends_with_channel: how.until_end,
+        is_channel_new,
+        stop: stop.signal(),
+        ..SenderOptions::default()
+    };
+    let mut sender = match Sender::start(spec, channel.clone(), options) {
+        Err(EngineError::Stopped) => return stopped(&spec.channel, how.until_end, stop),
+        started => started?,
+    };
     let (name, progress) = (&spec.channel, progress());
     let (mut missed, mut lost) = (Alarm { told: 0 }, Alarm { told: 0 });
     let (mut link, mut session, mut is_fenced, mut interrupted) = (LinkReport::default(), None, 0, None);
@@ -45,7 +54,7 @@ pub(super) fn send(
         std::thread::sleep(LOOK);
         if stop.is_set() {
             if sender.life().phase() == Phase::Running && how.until_end {
-                interrupted = Some(stop.interrupted(format!("{name}: INTERRUPTED before the channel's end")));
+                interrupted = Some(early(name, stop));
             }
             sender.leave();
         }
@@ -85,6 +94,15 @@ pub(super) fn send(
     let (counters, acks) = (sender.counters(), Latency::from(&sender.acks()));
     report_sent(how.json, name, sender.life(), &counters, &acks)?;
     outcome(name, sender.life(), counters.messages_missed, interrupted)
+}
+
+/// Returns the end of a bridge that a signal stopped before it had started. With `until_end`, this is an error.
+fn stopped(name: &str, until_end: bool, stop: &Stop) -> Result<ExitCode> {
+    if until_end { Err(early(name, stop).into()) } else { Ok(ExitCode::SUCCESS) }
+}
+
+fn early(name: &str, stop: &Stop) -> Interrupted {
+    stop.interrupted(format!("{name}: INTERRUPTED before the channel's end"))
 }
 
 /// Waits for the channel if `waits` is set. Returns whether it had to wait; `None` after a signal.
@@ -135,7 +153,9 @@ pub(super) fn receive(
     as_json: bool,
     stop: &Stop,
 ) -> Result<ExitCode> {
-    let Some(mut receiver) = start_receiver(spec, &channel, stop)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(mut receiver) = start_receiver(spec, &channel, stop)? else {
+        return stopped(&spec.channel, until_end, stop);
+    };
     let (name, progress) = (&spec.channel, progress());
     let (mut missing, mut holes) = (Alarm { told: 0 }, Alarm { told: 0 });
     let (mut link, mut session, mut interrupted) = (LinkReport::default(), None, None);
@@ -146,7 +166,7 @@ pub(super) fn receive(
             receiver.stop();
         } else if stop.is_set() {
             if receiver.life().phase() == Phase::Running && until_end {
-                interrupted = Some(stop.interrupted(format!("{name}: INTERRUPTED before the channel's end")));
+                interrupted = Some(early(name, stop));
             }
             receiver.stop();
         }
@@ -184,7 +204,9 @@ pub(super) fn receive(
 fn start_receiver(spec: &BridgeSpec, channel: &PublisherBuilder, stop: &Stop) -> Result<Option<Receiver>> {
     let mut said = None;
     while !stop.is_set() {
-        let missing = match Receiver::start(spec, channel.clone(), ReceiverOptions::default()) {
+        let options = ReceiverOptions { stop: stop.signal(), ..ReceiverOptions::default() };
+        let missing = match Receiver::start(spec, channel.clone(), options) {
+            Err(EngineError::Stopped) => return Ok(None),
             Err(e @ EngineError::NoStream { .. }) => e,
             Err(e @ EngineError::Connect { .. }) if said.is_some() => e,
             started => return Ok(Some(started?)),

@@ -208,5 +208,5 @@ fn missed(channel: &str, too_large: u64, more: u64) -> String {
             grouped(large)
         ),
     };
-    format!("{channel}: {} messages never reached this host{hint}", grouped(more))
+    format!("{channel}: {} messages are not on this channel{hint}", grouped(more))
 }

@@ -185,16 +185,22 @@ fn report(args: &Args, ingress: &Ingress) -> Result<()> {
         }));
     }
     note!(
-        "{}: published {} messages up to sequence {}, {} missing; {} repaired{}{}",
+        "{}: published {} messages up to sequence {}, {} missing{}; {} repaired{}{}",
         args.channel,
         grouped(counters.host.messages_published),
         counters.host.next_sequence.saturating_sub(1),
         grouped(counters.host.messages_missing),
+        held(counters.host.messages_held),
         grouped(counters.host.recovered_by_servers),
         percentiles("repair", &recovery),
         percentiles("receive to ring", &to_ring),
     );
     Ok(())
+}
+
+/// Returns a text about received messages that are not published. Without any, the text is empty.
+fn held(messages: u64) -> String {
+    if messages == 0 { String::new() } else { format!(", {} received and not published", grouped(messages)) }
 }
 
 /// Returns the percentiles as text. Without any measurement, the text is empty.

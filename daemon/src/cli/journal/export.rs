@@ -21,7 +21,7 @@ use shmcast_bridge::proto::wire::{
 };
 use std::io::{BufWriter, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLE: &str = "\
@@ -112,8 +112,10 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         let header = &journal.files().first().context("no file: see `shmcast journal verify`")?.header;
         Session::of_channel(&tag_of(&header.channel), header.epoch)?
     };
+    let out = PacketFile::begin(BufWriter::with_capacity(1 << 20, out));
     let mut feed = Feed {
-        out: PacketFile::begin(BufWriter::with_capacity(1 << 20, out))?,
+        out: out.with_context(|| args.out.display().to_string())?,
+        path: &args.out,
         to: args.address,
         session,
         packet: PacketWriter::new(part.due()),
@@ -146,8 +148,10 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
 }
 
 /// The feed that is written.
-struct Feed<W: Write> {
+struct Feed<'a, W: Write> {
     out: PacketFile<W>,
+    /// The name of the file, for errors.
+    path: &'a Path,
     to: SocketAddr,
     session: Session,
     packet: PacketWriter,
@@ -158,7 +162,7 @@ struct Feed<W: Write> {
     sums: Sums,
 }
 
-impl<W: Write> Feed<W> {
+impl<W: Write> Feed<'_, W> {
     fn message(&mut self, message: &Message<'_>, wall_ns: Option<u64>) -> Result<()> {
         let &Message { payload, sequence, .. } = message;
         if payload.len() > MAX_MESSAGE {
@@ -219,7 +223,8 @@ impl<W: Write> Feed<W> {
 
     fn send(&mut self, datagram: &[u8]) -> Result<()> {
         let from = SocketAddr::from((Ipv4Addr::LOCALHOST, self.to.port()));
-        self.out.write(self.begun_ns, from, self.to, datagram)?;
+        let written = self.out.write(self.begun_ns, from, self.to, datagram);
+        written.with_context(|| self.path.display().to_string())?;
         self.sums.packets += 1;
         Ok(())
     }
@@ -233,7 +238,7 @@ impl<W: Write> Feed<W> {
         self.begun_ns = self.time_ns;
         self.go_to(next)?;
         self.send(&end_of_session(self.session, next))?;
-        self.out.finish()?;
+        self.out.finish().with_context(|| self.path.display().to_string())?;
         Ok(self.sums)
     }
 }

@@ -44,7 +44,11 @@ const OF_ENGINE: Entry = (
 const OF_DAEMON: [Entry; 4] = [
     (SOCKET_VARIABLE, "Where to listen, as --socket."),
     ("XDG_RUNTIME_DIR", "Directory below which an ordinary user's daemon listens, at shmcast/control.sock."),
-    ("RUST_LOG", "Level of the log: off, error, warn, info, debug or trace; info if it is not set."),
+    (
+        "RUST_LOG",
+        "Level of the log: off, error, warn, info, debug or trace; info if it is not set or empty. An error that ends the daemon is always \
+         printed.",
+    ),
     (
         "NOTIFY_SOCKET, LISTEN_FDS, WATCHDOG_USEC, JOURNAL_STREAM",
         "Set by systemd: where to say that the daemon is ready, its socket and the memory that was kept for it, how often \

@@ -288,12 +288,21 @@ impl Deref for Endpoint {
 }
 
 impl Endpoint {
-    /// Stops the endpoint. If the endpoint sends packets, returns the state from which another endpoint can continue.
-    pub(super) fn into_stopped(self) -> Option<Stopped> {
+    /// Stops the endpoint of the bridge `name`. If the endpoint sends packets, returns the state from which another endpoint can continue.
+    pub(super) fn into_stopped(self, name: &str) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),
             // The log of the engine, or the ring of the received channel, shows the next endpoint where to continue.
-            Self::Receive(_) | Self::EngineSend(_) | Self::EngineReceive(_) => None,
+            Self::Receive(mut ingress) => {
+                // The error of an endpoint that ended by itself was reported when it ended.
+                if !ingress.is_finished() {
+                    ingress.stop();
+                    ingress.join();
+                    ingress.life().error().iter().for_each(|why| tracing::warn!(bridge = name, "{why}"));
+                }
+                None
+            }
+            Self::EngineSend(_) | Self::EngineReceive(_) => None,
         }
     }
 

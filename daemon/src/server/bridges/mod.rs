@@ -227,10 +227,13 @@ impl Work {
         let configured = std::mem::take(&mut *self.bridges.configured());
         let leaving = std::mem::take(&mut *self.bridges.leaving());
         let bridges = configured.into_values().chain(leaving);
-        let endpoints: Vec<Endpoint> = bridges.filter_map(|bridge| bridge.endpoint).collect();
-        endpoints.iter().for_each(|endpoint| endpoint.stop());
-        // Dropping an endpoint waits for its threads.
-        drop(endpoints);
+        let endpoints = bridges.filter_map(|bridge| Some((bridge.spec, bridge.endpoint?)));
+        let endpoints: Vec<(BridgeSpec, Endpoint)> = endpoints.collect();
+        endpoints.iter().for_each(|(_, endpoint)| endpoint.stop());
+        // Each call waits for the threads of its endpoint.
+        for (spec, endpoint) in endpoints {
+            endpoint.into_stopped(spec.title());
+        }
     }
 
     fn apply(&mut self, wanted: Vec<BridgeSpec>) {
@@ -244,7 +247,7 @@ impl Work {
             self.events.tell("bridge-removed", None, None, None, &format!("{:?}", bridge.spec.title()));
             if fate != Fate::Leaves {
                 // This call waits for the endpoint's threads.
-                let at = bridge.endpoint.take().and_then(Endpoint::into_stopped);
+                let at = bridge.endpoint.take().and_then(|at| at.into_stopped(bridge.spec.title()));
                 stopped.extend(at.or(bridge.after).map(|at| (bridge.spec, at)));
             } else if let Some(endpoint) = &bridge.endpoint {
                 endpoint.leave();
@@ -300,8 +303,10 @@ impl Work {
         let (gone, mut left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut *self.bridges.leaving()).into_iter().partition(is_in_the_way);
         // This call waits for the threads of the leaving bridges.
-        let stopped =
-            gone.into_iter().filter_map(|bridge| Some((bridge.spec, bridge.endpoint?.into_stopped()?)));
+        let stopped = gone.into_iter().filter_map(|ConfiguredBridge { spec, endpoint, .. }| {
+            let at = endpoint?.into_stopped(spec.title())?;
+            Some((spec, at))
+        });
         let stopped = stopped.collect();
         let mut taken: BTreeSet<String> = self.bridges.configured().keys().cloned().collect();
         taken.extend(fresh.iter().map(|new| new.title().to_owned()));
@@ -430,7 +435,7 @@ impl Work {
             None => return,
         };
         // The earlier endpoint has ended, and was kept only for its counters.
-        let after = after.or(before.and_then(Endpoint::into_stopped));
+        let after = after.or(before.and_then(|at| at.into_stopped(&name)));
         let started = self.open(spec, after);
         let mut configured = self.bridges.configured();
         let Some(bridge) = configured.get_mut(&name) else { return };
@@ -463,7 +468,7 @@ impl Work {
         let nats = spec.nats();
         Ok(match spec.direction() {
             Some(Direction::Receive(_)) if nats.is_some() => {
-                let options = ReceiverOptions { origins };
+                let options = ReceiverOptions { origins, ..ReceiverOptions::default() };
                 Endpoint::EngineReceive(Receiver::start(spec, publisher(), options)?)
             }
             Some(Direction::Send(_)) if nats.is_some() => {

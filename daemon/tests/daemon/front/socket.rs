@@ -88,6 +88,60 @@ fn what_is_at_the_sockets_path_and_is_no_leftover_stays() {
     }
 }
 
+/// An earlier mistake: a refused daemon left the lock of a path that no socket can have.
+#[test]
+fn a_path_that_is_too_long_for_a_socket_is_refused_and_nothing_is_made() {
+    let dir = scratch();
+    let path = dir.path().join("below").join("x".repeat(130));
+    let output = ended(daemon_at(dir.path(), &path)).expect("the daemon started");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("the kernel allows 107: give a shorter --socket"), "{said}");
+    assert!(!dir.path().join("below").exists(), "{said}");
+}
+
+/// An earlier mistake: such a daemon ended with the words of the system alone.
+#[test]
+fn a_service_manager_that_does_not_answer_is_named() {
+    for channels in [String::new(), config()] {
+        let dir = scratch();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("shmcast.toml"), channels).unwrap();
+        let mut command = Command::new(program("shmcastd"));
+        command.arg("--config").arg(at("shmcast.toml")).arg("--socket").arg(at("s"));
+        command.env("NOTIFY_SOCKET", at("nobody")).stdin(Stdio::null()).stderr(Stdio::piped());
+        let output = ended(command.spawn().unwrap()).expect("the daemon started");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains(&format!("NOTIFY_SOCKET={}", at("nobody").display())), "{said}");
+        assert!(said.contains("unset it if no service manager runs this"), "{said}");
+    }
+}
+
+/// An earlier mistake: a daemon without a free descriptor said that another file was in the way.
+#[test]
+fn a_daemon_without_descriptors_says_what_it_lacks() {
+    let dir = scratch();
+    fs::write(dir.path().join("shmcast.toml"), config()).unwrap();
+    let mut lacked = 0;
+    for limit in 6..14 {
+        let script = format!(
+            "ulimit -n {limit}; exec {} --config {}/shmcast.toml --socket {}/s",
+            program("shmcastd").display(),
+            dir.path().display(),
+            dir.path().display()
+        );
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let said = ended(child).map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+        let said = said.unwrap_or_else(|| panic!("a daemon with {limit} descriptors started"));
+        assert!(!said.contains("move it away"), "{limit}: {said}");
+        lacked += usize::from(said.contains("raise the limit on open files"));
+    }
+    assert!(lacked > 0);
+}
+
 #[test]
 fn a_leftover_of_another_user_stays() {
     if !nix::unistd::geteuid().is_root() {

@@ -149,6 +149,23 @@ fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     println!("{most} of {calls} calls; the slowest answer took {:?}, after call {}", slowest.0, slowest.1);
 }
 
+/// An earlier mistake: with these values, a daemon with a wrong configuration ended with code 1 and said nothing.
+#[test]
+fn why_a_daemon_ended_is_told_whatever_is_logged() {
+    let dir = scratch();
+    fs::write(dir.path().join("shmcast.toml"), "capasity = 1\n").unwrap();
+    for (directives, is_told) in
+        [("", false), ("off", false), ("info", false), ("inof", true), ("9", true), ("shmcastd=info", true)]
+    {
+        let mut command = daemon_in(dir.path(), &[]);
+        let output = command.env("RUST_LOG", directives).stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{directives}: {said}");
+        assert_eq!(said.matches("capasity").count(), 1, "{directives}: {said}");
+        assert_eq!(said.contains("RUST_LOG"), is_told, "{directives}: {said}");
+    }
+}
+
 /// The time that the daemon of the next test takes to make its memory. A client waits less for an answer.
 const SLOW: Duration = Duration::from_secs(8);
 

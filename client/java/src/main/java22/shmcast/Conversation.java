@@ -2,6 +2,8 @@ package shmcast;
 
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import shmcast.ShmcastException.Code;
 
 /** A connection to a daemon (CONTROL.md 1 and 2). */
@@ -20,7 +22,7 @@ final class Conversation {
         try {
             fd = Libc.connect(path);
         } catch (Libc.SystemException e) {
-            throw new ShmcastException(Code.NO_DAEMON, "no daemon at " + path + ": " + e.getMessage() + "; start shmcastd, or set SHMCAST_SOCKET");
+            throw new ShmcastException(Code.NO_DAEMON, "no daemon at " + path + ": " + e.getMessage() + "; " + advice(path, e.errno));
         }
         boolean isWelcome = false;
         try {
@@ -40,6 +42,18 @@ final class Conversation {
                 Libc.close(fd);
             }
         }
+    }
+
+    /** Returns what to do if a connection to a socket fails with this error. */
+    private static String advice(String path, int errno) {
+        return switch (errno) {
+            case 1, 13 -> "the mode of the socket or of a directory keeps this user out: set socket_mode of the daemon"; // EPERM, EACCES
+            case 23, 24 -> "raise the limit on open files (ulimit -n)"; // ENFILE, EMFILE
+            case 91 -> "this is not a daemon's socket: give the path at which shmcastd listens"; // EPROTOTYPE
+            default -> Files.isRegularFile(Path.of(path))
+                    ? "this is not a daemon's socket: give the path at which shmcastd listens"
+                    : "start shmcastd, or set SHMCAST_SOCKET";
+        };
     }
 
     private ShmcastException noDaemon(String why) {
