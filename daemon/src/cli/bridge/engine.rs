@@ -1,8 +1,9 @@
 //! `shmcast bridge send` and `recv` with `--nats`: sends or receives a channel through servers of NATS JetStream.
 
-use super::{Alarm, LOOK, Stop, missed, outcome, progress};
+use super::{Alarm, LOOK, Stop, left_early, missed, outcome, progress};
 use crate::cli::figures::{Ns, grouped, size};
 use crate::cli::say::{note, print_json};
+use crate::cli::waiting::{Waiting, rest};
 use anyhow::{Result, bail};
 use serde_json::json;
 use shmcast::{PublisherBuilder, SubscriberBuilder};
@@ -29,12 +30,15 @@ pub(super) fn send(
     spec: &BridgeSpec,
     channel: &SubscriberBuilder,
     how: &Sending,
-    stop: &Stop,
+    waiting: &mut Waiting<'_>,
 ) -> Result<ExitCode> {
     if !cfg!(feature = "nats") {
         return Err(EngineError::NotBuilt.into());
     }
-    let Some(is_channel_new) = wait_for(channel, how.waits, stop)? else { return Ok(ExitCode::SUCCESS) };
+    let stop = waiting.stop;
+    let Some(is_channel_new) = wait_for(channel, how.waits, waiting)? else {
+        return left_early(&spec.channel, how.until_end, stop);
+    };
     let options =
         SenderOptions { ends_with_channel: how.until_end, is_channel_new, ..SenderOptions::default() };
     let mut sender = Sender::start(spec, channel.clone(), options)?;
@@ -87,18 +91,18 @@ pub(super) fn send(
     outcome(name, sender.life(), counters.messages_missed, interrupted)
 }
 
-/// Waits for the channel if `waits` is set. Returns whether it had to wait; `None` after a signal.
-fn wait_for(channel: &SubscriberBuilder, waits: bool, stop: &Stop) -> Result<Option<bool>> {
+/// Waits for the channel if `waits` is set. Returns whether the channel did not exist at first; `None` after a signal.
+fn wait_for(channel: &SubscriberBuilder, waits: bool, waiting: &mut Waiting<'_>) -> Result<Option<bool>> {
     let mut is_new = false;
     loop {
         match channel.clone().page(false).open() {
             Ok(_) => return Ok(Some(is_new)),
-            Err(e) if !e.is_unknown_channel() => return Err(e.into()),
-            Err(e) if !waits => bail!("{e} (--wait-channel)"),
-            Err(_) if stop.is_set() => return Ok(None),
-            Err(_) => std::thread::sleep(LOOK),
+            Err(e) if e.is_unknown_channel() && !waits => bail!("{e} (--wait-channel)"),
+            Err(e) if !(waits && (e.is_unknown_channel() || e.is_passing())) => return Err(e.into()),
+            Err(e) if !waiting.goes_on(&e) => return Ok(None),
+            Err(e) => is_new |= e.is_unknown_channel(),
         }
-        is_new = true;
+        rest(waiting.stop);
     }
 }
 
