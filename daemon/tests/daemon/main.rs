@@ -41,6 +41,7 @@ mod top;
 mod tune;
 mod under_unit;
 mod units;
+mod waiting;
 
 #[test]
 #[ignore = "becomes the program that its command line ends with"]
