@@ -23,6 +23,21 @@ const (
 // ErrNoDaemon is the error of a socket at which no daemon answers.
 var ErrNoDaemon = errors.New("no daemon answers")
 
+// errGone says that the daemon has closed the connection.
+var errGone = errors.New("it has gone")
+
+// isPassing says whether a reader that waits for a channel goes on waiting: the daemon is restarted, or does not answer.
+func isPassing(err error) bool {
+	for _, passing := range []error{
+		errGone, syscall.ENOENT, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, syscall.EAGAIN,
+	} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
+}
+
 // RefusedError is a daemon's refusal. With the code "unknown-channel" it is also [ErrNoChannel], and with "unknown-gate" [ErrNoGate].
 type RefusedError struct{ Code, Why string }
 
@@ -43,7 +58,8 @@ func socketPath(told string) string {
 		return path
 	}
 	const usual = "/run/shmcast/control.sock"
-	if _, err := os.Lstat(usual); err != nil {
+	// A user who may not look for the system's daemon must not take another one.
+	if _, err := os.Lstat(usual); errors.Is(err, os.ErrNotExist) {
 		if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 			if path := filepath.Join(dir, "shmcast/control.sock"); exists(path) {
 				return path
@@ -207,7 +223,7 @@ func (c *conversation) receive() (*reply, error) {
 	switch {
 	case err != nil:
 	case n == 0:
-		err = errors.New("it has gone")
+		err = errGone
 	case flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0:
 		err = errors.New("a packet did not arrive whole")
 	default:

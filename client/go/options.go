@@ -134,7 +134,9 @@ func WatchPublisher() Option { return func(o *options) { o.watch = true } }
 // Hidden hides this reader from tools.
 func Hidden() Option { return func(o *options) { o.hidden = true } }
 
-// WaitForChannel waits for this time until the channel appears. By default the channel must exist.
+// WaitForChannel waits for this time until the channel appears. By default the channel must exist. If the channel appears in this time, a
+// reader with [FromLatest] begins at the oldest message in the ring. A daemon is asked at last twice a second. The wait also continues while
+// a daemon that has answered is restarted, or has too many requests of this user.
 func WaitForChannel(patience time.Duration) Option {
 	return func(o *options) { o.patience = patience }
 }

@@ -71,16 +71,36 @@ func Subscribe(channel string, with ...Option) (*Subscriber, error) {
 		}
 	}
 	until := time.Now().Add(s.opts.patience)
+	pause, answered := firstPause, false
 	for {
 		err := s.attach(channel)
 		if err == nil {
 			return s, nil
 		}
-		if !errors.Is(err, ErrNoChannel) || time.Now().After(until) {
+		isAbsent := errors.Is(err, ErrNoChannel)
+		answered = answered || isAbsent
+		left := time.Until(until)
+		if left <= 0 || !(isAbsent || isLimit(err) || answered && s.opts.daemon && isPassing(err)) {
 			return nil, fmt.Errorf("subscribe to %s: %w", channel, err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		if isAbsent && s.opts.start == startLatest && !s.opts.conflates {
+			s.opts.start = startOldest // all messages of the channel will be new
+		}
+		time.Sleep(min(pause, left))
+		if s.opts.daemon {
+			pause = min(2*pause, longestPause) // a daemon limits the requests of each user
+		}
 	}
+}
+
+const (
+	firstPause   = 10 * time.Millisecond
+	longestPause = 500 * time.Millisecond
+)
+
+func isLimit(err error) bool {
+	var refused *RefusedError
+	return errors.As(err, &refused) && refused.Code == "limit"
 }
 
 func (s *Subscriber) attach(channel string) error {

@@ -21,6 +21,8 @@ use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::Segment;
 use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The time for which a publisher spins before it checks the gates again. After this time it lets other threads run.
@@ -187,6 +189,8 @@ pub(crate) struct Gates {
     /// The number of bytes by which the tail moves before the publisher checks again those gates that are not in force.
     step: u64,
     page: Option<FiguresPage>,
+    /// Set to another number than 0 when the publisher must not wait any more.
+    hurry: Arc<AtomicUsize>,
 }
 
 impl Gates {
@@ -226,13 +230,19 @@ impl Gates {
         };
         let gates: Vec<One> = gates.into_iter().map(one).collect();
         let step = gates.iter().map(|gate| gate.config.lag / 4).min().unwrap_or(u64::MAX);
-        let mut all = Self { gates, segment, capacity: geometry.capacity, chunk: geometry.chunk, step, page };
+        let (capacity, chunk, hurry) = (geometry.capacity, geometry.chunk, Arc::default());
+        let mut all = Self { gates, segment, capacity, chunk, step, page, hurry };
         all.look(writer);
         writer.set_bound(all.bound(writer, writer.frontier()));
         if let Some(page) = &all.page {
             page.show(all.gates.len());
         }
         all
+    }
+
+    /// From the time at which `flag` is not 0, no message waits for a gate.
+    pub(crate) fn hurry_after(&mut self, flag: Arc<AtomicUsize>) {
+        self.hurry = flag;
     }
 
     fn ring(&self, writer: &Writer) -> Ring {
@@ -317,6 +327,7 @@ impl Gates {
     fn decide(&mut self, tail: u64, frontier: u64, patience: Patience, elapsed: Duration) -> Verdict {
         let (capacity, spare) = (self.capacity, patience.spare(self.chunk));
         let (mut refused, mut waits) = (None, None);
+        let is_in_a_hurry = self.hurry.load(Ordering::Relaxed) != 0;
         for gate in self.holding(frontier) {
             let Settled { name, wait, then, .. } = gate.config;
             let held_for = match patience {
@@ -329,7 +340,8 @@ impl Gates {
                 }
             };
             let has_room = gate.standing.has_room(frontier, spare, capacity);
-            match patience.fate(then, held_for >= wait, has_room) {
+            let fate = if is_in_a_hurry { Patience::fate_in_a_hurry } else { Patience::fate };
+            match fate(patience, then, held_for >= wait, has_room) {
                 Fate::Passes => {}
                 Fate::Waits => {
                     let left = wait.saturating_sub(elapsed);

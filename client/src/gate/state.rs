@@ -232,6 +232,16 @@ impl Patience {
         }
     }
 
+    /// Decides as [`fate`](Self::fate), for a publisher in a hurry: nothing waits any more. A gate that has not had its longest wait is not
+    /// dropped for that.
+    pub(super) fn fate_in_a_hurry(self, then: Then, is_over: bool, has_room: bool) -> Fate {
+        match self.fate(then, is_over, has_room) {
+            Fate::Waits if matches!(self, Self::Insists | Self::Ends) && has_room => Fate::Passes,
+            Fate::Waits => Fate::Refuses,
+            decided => decided,
+        }
+    }
+
     /// The number of bytes that the ring must have left after a control record beyond the lag. `chunk` is the ring's chunk.
     pub(super) fn spare(self, chunk: u64) -> u64 {
         if self == Self::Ends { 0 } else { chunk }
@@ -338,6 +348,20 @@ mod tests {
         for patience in Patience::each() {
             assert_ne!(patience.fate(Then::Refuse, true, false), Fate::Drops, "{patience:?}");
             assert_eq!(patience.fate(Then::Drop, true, false), Fate::Drops, "{patience:?}");
+        }
+    }
+
+    #[test]
+    fn a_publisher_in_a_hurry_neither_waits_nor_drops_a_gate_early() {
+        for patience in Patience::each() {
+            let is_control = matches!(patience, Patience::Insists | Patience::Ends);
+            for then in [Then::Drop, Then::Refuse] {
+                let fate = |has_room| patience.fate_in_a_hurry(then, false, has_room);
+                let with_room = if is_control { Fate::Passes } else { Fate::Refuses };
+                assert_eq!([fate(false), fate(true)], [Fate::Refuses, with_room], "{patience:?}, {then:?}");
+                let over = patience.fate_in_a_hurry(then, true, false);
+                assert_eq!(over, patience.fate(then, true, false), "{patience:?}, {then:?}");
+            }
         }
     }
 

@@ -47,6 +47,14 @@ pub const STREAM_STEP_NS: u64 = 500_000_000;
 /// Highest epoch that the host takes over from a segment, because a publisher can write any number there.
 pub(crate) const LAST_EPOCH: u64 = u32::MAX as u64;
 
+/// Checks the name of a channel. A channel with an invalid name cannot exist anywhere.
+///
+/// # Errors
+/// [`ChannelError::Name`].
+pub fn check_channel_name(name: &str) -> Result<(), ChannelError> {
+    check_name(name).map_err(|why| ChannelError::Name { name: name.to_owned(), why })
+}
+
 /// The properties of a new channel.
 #[derive(Debug, Clone)]
 pub struct HostedSpec {
@@ -98,7 +106,7 @@ impl HostedSpec {
     }
 
     fn header(&self, stream: Option<StreamId>) -> Result<Header, ChannelError> {
-        check_name(&self.name).map_err(|why| ChannelError::Name { name: self.name.clone(), why })?;
+        check_channel_name(&self.name)?;
         let geometry = Geometry::new(self.capacity, self.max_message)?;
         let clock = Clock::of_kind(self.clock);
         Ok(new_header(&self.name, geometry, clock, self.schema.clone(), self.labels.clone(), stream))

@@ -7,6 +7,8 @@ use crate::gate::{GateStatus, Gates, Patience};
 use shmcast_layout::board::BoardWriter;
 use shmcast_layout::error::WriteError;
 use shmcast_layout::ring::writer::Writer;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 impl Publisher {
     /// Does the same as [`publish`](Self::publish), but never waits for a gate. On a channel without gates, `publish` never waits either.
@@ -139,6 +141,15 @@ impl Publisher {
         let Self { writer, gates, board, stamps, clock, hosted, .. } = self;
         let time = || time.unwrap_or_else(|| stamps.stamp(*clock));
         publish_and_post(writer, (gates, hosted), board, (payload, mark), time, patience)
+    }
+
+    /// From the time at which `flag` is not 0, no call of this publisher waits for a gate. A message that a gate holds up is refused with
+    /// [`PublishError::Full`]. If a gate leaves no room for the end of the stream, the channel stays open.
+    #[doc(hidden)]
+    pub fn hurry_after(&mut self, flag: Arc<AtomicUsize>) {
+        if let Some(gates) = &mut self.gates {
+            gates.hurry_after(flag);
+        }
     }
 
     /// Before a control record is published, waits for the gates if this is necessary.

@@ -61,6 +61,12 @@ impl Stop {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
+    /// The number of the last signal; 0 before the first one.
+    #[must_use]
+    pub fn flag(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.signal)
+    }
+
     /// Makes the error of a verb that was stopped before it had finished its task. `said` says how much was done.
     #[must_use]
     pub fn interrupted(&self, said: impl Into<String>) -> Interrupted {

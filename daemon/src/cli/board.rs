@@ -1,23 +1,24 @@
 //! `shmcast board`: shows the last message of each key, or of one key. With `--watch`, shows these messages again every second. The verb
 //! reads a channel's board, or makes a board from a journal.
 
-use super::HostArg;
 use super::figures::{Ns, counted, grouped, table};
 use super::say::{Out, note, print};
 use super::set::{Draft, Setting};
 use super::stop::Stop;
+use super::waiting::View;
+use super::{Host, HostArg};
 use crate::config::board_key;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use shmcast::journal::{Cause, Entry, Journal, Loss};
-use shmcast::{Board, BoardCounters, BoardEntry, BoardSpec, Clock};
+use shmcast::{Board, BoardCounters, BoardEntry, BoardSpec, ChannelError, Clock, RecvError};
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The table cuts a longer key or value after this many characters.
 const SHOWN: usize = 48;
@@ -35,7 +36,8 @@ Examples:
 A key is text, or bytes as 0x and hexadecimal digits; a shorter text is filled up with zeros. Values are shown as
 text if they are, else as hexadecimal digits. A key that itself begins with 0x is shown and given in hexadecimal digits.
 
-Exit codes: 0 shown, 1 error, or KEY is not on the board, 2 wrong usage. Ctrl-C and SIGTERM end --watch with exit code 0.")]
+Exit codes: 0 shown, 1 error, or KEY is not on the board, 2 wrong usage. Ctrl-C and SIGTERM end --watch with exit code 0.
+While the channel cannot be read, --watch shows the reason and goes on.")]
 pub(super) struct Args {
     /// Name of the channel; none with --journal
     #[arg(required_unless_present = "journal")]
@@ -70,29 +72,50 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return show_journal(args, journal, board.spec()?, &stop);
     }
     let channel = args.channel.as_deref().unwrap_or_default();
-    let (host, name) = args.host.host_of(channel)?;
-    let mut board = host.subscriber(&name).open_board()?;
-    let clear = args.watch && std::io::stdout().is_terminal() && !args.json;
+    let (host, name) = match args.host.host_of(channel) {
+        Err(_) if args.watch && stop.is_set() => return Ok(ExitCode::SUCCESS),
+        found => found?,
+    };
+    let mut view = View::new(&name, args.json, &stop);
+    let mut board = None;
     loop {
         let now = Instant::now();
-        let is_shown = match &args.one {
-            Some(key) => show_key(args, &mut board, key)?,
-            None => show_all(args, &name, &mut board, clear)?,
-        };
-        if !args.watch {
-            return if is_shown {
-                Ok(ExitCode::SUCCESS)
-            } else {
-                bail!("{name}: the board does not have this key")
-            };
+        match look(args, &host, &name, &mut board, if args.watch { view.clear() } else { "" }) {
+            Ok(false) if !args.watch => bail!("{name}: the board does not have this key"),
+            Ok(_) => view.shown(),
+            Err(e) if args.watch && is_of_channel(&e) => view.fail(e)?,
+            Err(e) => return Err(e),
         }
-        while now.elapsed() < Duration::from_secs(1) {
-            if stop.is_set() {
-                return Ok(ExitCode::SUCCESS);
-            }
-            std::thread::sleep(Duration::from_millis(50));
+        if !args.watch || !view.wait(now) {
+            return Ok(ExitCode::SUCCESS);
         }
     }
+}
+
+/// Shows the board, or one key. `board` keeps the board open from one look to the next. If the channel was removed or made again meanwhile,
+/// opens its board again.
+fn look(args: &Args, host: &Host, name: &str, board: &mut Option<Board>, clear: &str) -> Result<bool> {
+    let is_kept = board.is_some();
+    let mut open = match board.take() {
+        Some(kept) => kept,
+        None => host.subscriber(name).open_board()?,
+    };
+    let shown = match &args.one {
+        Some(key) => show_key(args, &mut open, key),
+        None => show_all(args, name, &mut open, clear),
+    };
+    match shown {
+        Err(e) if is_kept && is_of_channel(&e) => look(args, host, name, board, clear),
+        shown => {
+            *board = shown.is_ok().then_some(open);
+            shown
+        }
+    }
+}
+
+/// Whether the channel cannot be read now. Other errors concern the output, or a wrong key.
+fn is_of_channel(error: &Error) -> bool {
+    error.is::<ChannelError>() || error.is::<RecvError>()
 }
 
 /// Returns the bytes of a key that the user gave as text. The bytes are padded with zeros to the length of the board's keys.
@@ -143,7 +166,7 @@ fn show_key(args: &Args, board: &mut Board, key: &str) -> Result<bool> {
     Ok(true)
 }
 
-fn show_all(args: &Args, name: &str, board: &mut Board, clear: bool) -> Result<bool> {
+fn show_all(args: &Args, name: &str, board: &mut Board, clear: &str) -> Result<bool> {
     let (clock, range, spec) = (board.clock(), board.spec().key(), board.spec());
     let counters = board.counters();
     let entries = sorted(board)?;
@@ -156,7 +179,6 @@ fn show_all(args: &Args, name: &str, board: &mut Board, clear: bool) -> Result<b
         return Ok(true);
     }
     let rows = entries.iter().map(|entry| Row::of(entry, Some(&clock), SHOWN));
-    let clear = if clear { "\x1b[H\x1b[2J" } else { "" };
     print(format_args!("{clear}{}\n\n{}", rows_table(rows), summary(name, entries.len(), spec, &counters)))?;
     Ok(true)
 }

@@ -11,17 +11,12 @@
 //! | 4 | a file of a journal is damaged |
 //! | 130, 143 | a signal came before the work was done (`stop`) |
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use shmcast::{
-    ChannelError, ChannelInfo, ChannelStatus, Client, DIR_VARIABLE, Directory, Publisher, PublisherBuilder,
-    SOCKET_VARIABLE, Subscriber, SubscriberBuilder,
-};
+use place::{Host, HostArg};
 use shmcast_demo::exit::{FAILED, describe, end, parse};
 use shmcast_demo::{say, stop};
 use std::ffi::CStr;
-use std::fmt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[cfg(not(all(feature = "top", feature = "tune")))]
@@ -41,6 +36,7 @@ mod ls;
 mod man;
 mod moved;
 mod pace;
+mod place;
 mod publish;
 mod record;
 mod replay;
@@ -57,6 +53,7 @@ mod top;
 mod tune;
 mod units;
 mod verify_release;
+mod waiting;
 
 #[cfg(not(feature = "top"))]
 use absent::top;
@@ -122,98 +119,6 @@ enum Verb {
     Completions(man::CompletionsArgs),
     #[command(hide = true)]
     DemoReader(shmcast_demo::reader::Args),
-}
-
-/// Where channels are.
-#[derive(Debug, Clone, Default, clap::Args)]
-struct HostArg {
-    /// Use the channels in this directory [default: $SHMCAST_DIR; else those of the daemon, if one answers; else /dev/shm/shmcast, if root
-    /// has made it and you may use it; else your own /dev/shm/shmcast-UID]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-}
-
-/// The owner of the channels.
-#[derive(Debug, Clone)]
-enum Host {
-    Directory(Directory),
-    Daemon(Client),
-}
-
-impl HostArg {
-    /// Returns the directory or the socket that the command line or the environment names. If they name none, returns the daemon if one
-    /// answers, and otherwise the default directory of files.
-    fn host(&self) -> Result<Host> {
-        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        if let Some(dir) = &self.dir {
-            return Ok(Host::Directory(Directory::at(dir)));
-        }
-        if is_set(DIR_VARIABLE) {
-            return Ok(Host::Directory(Directory::default()));
-        }
-        match Client::connect() {
-            Ok(client) => Ok(Host::Daemon(client)),
-            // If the user names a socket, no other place is tried. The same holds if a daemon answers and refuses.
-            Err(e) if is_set(SOCKET_VARIABLE) || !matches!(e, ChannelError::NoDaemon { .. }) => Err(e.into()),
-            Err(_) => Ok(Host::Directory(Directory::default())),
-        }
-    }
-
-    /// Does the same as [`host`](Self::host), for a verb about one channel. The channel must be given by a name. A path is refused, because
-    /// it would lead out of the directory of channels.
-    fn host_of(&self, channel: &str) -> Result<(Host, String)> {
-        if channel.contains('/') {
-            let (dir, name) = channel.trim_end_matches('/').rsplit_once('/').unwrap_or((".", channel));
-            let (dir, name) = (if dir.is_empty() { "/" } else { dir }, name.trim_end_matches('/'));
-            if shmcast::hosting::fault!("paths_lead_out_of_the_directory") {
-                return Ok((Host::Directory(Directory::at(dir)), name.to_owned()));
-            }
-            bail!(
-                "channel {channel:?}: a channel is a name, not a path: give the directory with --dir DIR and the \
-                 channel's name, here `--dir {dir} {name}`"
-            );
-        }
-        Ok((self.host()?, channel.to_owned()))
-    }
-}
-
-impl Host {
-    fn channels(&self) -> Result<Vec<ChannelStatus>, ChannelError> {
-        match self {
-            Self::Directory(directory) => Ok(directory.channels()?.iter().map(ChannelInfo::status).collect()),
-            Self::Daemon(client) => client.channels(),
-        }
-    }
-
-    fn channel(&self, name: &str) -> Result<ChannelStatus, ChannelError> {
-        match self {
-            Self::Directory(directory) => Ok(directory.channel(name)?.status()),
-            Self::Daemon(client) => client.channel(name),
-        }
-    }
-
-    fn publisher(&self, name: &str) -> PublisherBuilder {
-        match self {
-            Self::Directory(directory) => Publisher::builder(name).directory(directory),
-            Self::Daemon(client) => Publisher::builder(name).client(client),
-        }
-    }
-
-    fn subscriber(&self, name: &str) -> SubscriberBuilder {
-        match self {
-            Self::Directory(directory) => Subscriber::builder(name).directory(directory),
-            Self::Daemon(client) => Subscriber::builder(name).client(client),
-        }
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Directory(directory) => write!(f, "{}", directory.path().display()),
-            Self::Daemon(client) => write!(f, "the daemon at {}", client.socket().display()),
-        }
-    }
 }
 
 /// Parses the arguments of this process, and runs the verb.

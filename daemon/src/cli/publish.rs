@@ -4,7 +4,7 @@ use super::HostArg;
 use super::figures::grouped;
 use super::framing::{InputFraming, read_message};
 use super::pace::{Pace, Rate};
-use super::ring::{Counts, Published, RingArgs, keys_and, memory, wait_for_readers};
+use super::ring::{Counts, Published, RingArgs, close, keys_and, memory, wait_for_readers};
 use super::say::{note, print_json};
 use super::stop::Stop;
 use super::units::words;
@@ -15,7 +15,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use shmcast::hosting::fault;
-use shmcast::{Mark, Publisher};
+use shmcast::{Mark, PublishError, Publisher};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -81,6 +81,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let settings = args.ring.begin()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
     let mut publisher = settings.open_for_input(&host, &channel)?;
+    publisher.hurry_after(stop.flag());
     wait_for_readers(args.ring.wait_readers, &host, &channel, &stop)?;
 
     let first_sequence = publisher.next_sequence();
@@ -90,15 +91,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let sums = Published::by(&publisher, first_sequence, done, started);
     bar.finish_and_clear();
     let memory = memory(&publisher);
-    publisher.close();
+    close(publisher, &published);
+    let place = args.host.unnamed(&host);
     if args.json {
         print_json(&sums.json(&args.channel, json!({ "memory": memory })))?;
     }
     if published.is_err() && !args.json {
-        note!("{}", sums.text("published only", &args.channel));
+        note!("{}{place}", sums.text("published only", &args.channel));
     }
     published?;
-    let said = format!("{}, epoch {}", sums.text("published", &args.channel), sums.epoch);
+    let said = format!("{}, epoch {}{place}", sums.text("published", &args.channel), sums.epoch);
     sums.end(said, args.json, &stop)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -140,7 +142,11 @@ fn publish_input(
             if stop.is_set() && !fault!("cut_line_is_published") {
                 return Ok(());
             }
-            publisher.publish_with(&message, Mark { tag: args.tag, key: args.key })?;
+            match publisher.publish_with(&message, Mark { tag: args.tag, key: args.key }) {
+                // The message waited for a gate when the signal came.
+                Err(PublishError::Full { .. }) if stop.is_set() => return Ok(()),
+                published => published?,
+            };
             done.bytes += message.len() as u64;
             done.messages += 1;
             if done.messages.is_multiple_of(4096) {

@@ -5,12 +5,13 @@ use super::say::{note, print_json};
 use super::set::{Draft, Setting};
 use super::stop::Stop;
 use super::units::words;
+use super::waiting::{Wanted, nap};
 use super::{Host, HostArg, MISSED};
 use crate::config::{JournalConfig, parse_sync};
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
-use shmcast::{ChannelError, History, RecvError, Role, Start, Subscriber};
+use shmcast::{ChannelError, History, RecvError, Role, Start, Subscriber, SubscriberBuilder};
 use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_journal::{Progress, RecordError, Recorder};
 use std::path::PathBuf;
@@ -40,10 +41,13 @@ What survives a power cut is set by --sync. 10ms, or any interval: everything up
 write. none: what the kernel had written. A killed recorder loses nothing while the
 ring has the rest.
 
-Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 wrong usage.";
+Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 wrong usage.
+With --until-end: 130 (Ctrl-C) or 143 (SIGTERM) if it came before the channel's end.";
 
 /// The limit for events at a channel's end that one check reads.
 const MOST_EVENTS: usize = 100_000;
+/// Interval between two attempts to continue after an error that passes.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Interval between two checks of the state.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -63,7 +67,7 @@ pub(super) struct Args {
     /// Set one of the rarer options, such as file=256MiB; the keys are listed below
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Setting>,
-    /// Wait for the channel
+    /// Wait for the channel, and for a daemon that does not answer
     #[arg(long)]
     wait_channel: bool,
     /// End when the publisher closes the channel
@@ -104,22 +108,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let config = args.journal()?;
     let settings = Settings { sync: args.sync.unwrap_or(config.sync), ..config.settings() };
-    let (host, channel) = args.host.host_of(&args.channel)?;
+    let channel = args.channel.clone();
     let (mut sums, mut waits, mut told) = (Sums::default(), args.wait_channel, None::<String>);
     let mut lost = None;
     let ended = loop {
-        let subscriber =
-            host.subscriber(&channel).role(Role::Recorder).start(Start::Oldest).history(History::Never);
-        let subscriber = match &config.gate {
-            Some(gate) => subscriber.gate(gate),
-            None => subscriber,
-        };
-        let subscriber = match subscriber.open_while(|| waits && !stop.is_set()) {
-            Ok(subscriber) => subscriber,
-            Err(e) if e.is_unknown_channel() && waits && sums.streams == 0 => return Ok(ExitCode::SUCCESS),
-            Err(e) if e.is_unknown_channel() && waits => break Ok(()),
-            Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
-            Err(e) => break Err(e.into()),
+        let wanted = Wanted { host: &args.host, channel: &channel, waits, is_for_latest: false, stop: &stop };
+        let (host, subscriber) = match wanted.open(|host, channel| builder_of(&config, host, channel)) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => break Ok(()),
+            Err(e) => break Err(e),
         };
         let recorder = match Recorder::start(&args.to, subscriber, settings.clone()) {
             Ok(recorder) => recorder,
@@ -130,7 +127,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                     note!("{channel}: {text}: trying again each second");
                 }
                 told = Some(text);
-                rest(&stop);
+                nap(AGAIN, &stop);
                 continue;
             }
             Err(e) => break Err(e.into()),
@@ -156,14 +153,21 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     sums.tell(args, &channel)?;
     ended?;
     lost.map_or(Ok(()), Err)?;
-    Ok(if sums.overrun + sums.missing > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    if sums.overrun + sums.missing > 0 {
+        return Ok(ExitCode::from(MISSED));
+    }
+    if args.until_end && stop.is_set() && !sums.has_ended {
+        let said = format!("{channel}: INTERRUPTED before the channel's end");
+        return Err(stop.interrupted(said).into());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for a second, or until the command must stop.
-fn rest(stop: &Stop) {
-    let until = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < until && !stop.is_set() {
-        std::thread::sleep(LOOK);
+fn builder_of(config: &JournalConfig, host: &Host, channel: &str) -> SubscriberBuilder {
+    let builder = host.subscriber(channel).role(Role::Recorder).start(Start::Oldest).history(History::Never);
+    match &config.gate {
+        Some(gate) => builder.gate(gate),
+        None => builder,
     }
 }
 
@@ -193,7 +197,10 @@ fn record(
         watch.show(&progress);
         if args.until_end && progress.has_ended {
             match end.is_reached(host, channel, &progress) {
-                Ok(true) => break,
+                Ok(true) => {
+                    sums.has_ended = true;
+                    break;
+                }
                 Ok(false) => {}
                 // The channel is being replaced.
                 Err(e) if e.is_unknown_channel() => {}
@@ -253,6 +260,8 @@ struct Sums {
     unrecorded: u64,
     /// The progress of the last stream.
     last: Option<Progress>,
+    /// Whether the channel's end was recorded, which `--until-end` waits for.
+    has_ended: bool,
 }
 
 impl Sums {

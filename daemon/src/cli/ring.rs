@@ -7,14 +7,16 @@ use super::set::{Draft, Setting};
 use super::stop::Stop;
 use super::units::{parse_cpu, parse_mode, parse_name, parse_size};
 use crate::config::{BoardConfig, GateConfig, optional_size};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Value, json};
-use shmcast::{ChannelError, Preparation, Publisher, PublisherBuilder, SchemaId};
+use shmcast::{ChannelError, Preparation, PublishError, Publisher, PublisherBuilder, SchemaId};
 use std::ffi::CString;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 use toml::Table;
 
@@ -212,6 +214,19 @@ impl Settings {
             other => other.into(),
         })
     }
+}
+
+/// Whether a gate refused a message.
+pub(super) fn is_full(error: &Error) -> bool {
+    matches!(error.downcast_ref(), Some(PublishError::Full { .. }))
+}
+
+/// Closes the channel. If a gate has refused a message, does not wait for this gate again.
+pub(super) fn close<T>(mut publisher: Publisher, outcome: &Result<T>) {
+    if outcome.as_ref().is_err_and(is_full) {
+        publisher.hurry_after(Arc::new(AtomicUsize::new(1)));
+    }
+    publisher.close();
 }
 
 /// Waits until `wanted` readers are attached.

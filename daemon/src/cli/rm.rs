@@ -26,7 +26,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (host, channel) = args.host.host_of(&args.channel)?;
     let Host::Directory(directory) = host else {
         bail!(
-            "{host} owns its channels: take {channel} out of its configuration and reload it, or give --dir"
+            "{host} owns its channels: take {channel:?} out of its configuration and reload it, or give --dir"
         );
     };
     let removed = match directory.remove(&channel) {

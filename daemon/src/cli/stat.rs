@@ -5,16 +5,17 @@ use super::figures::{Ns, counted, grouped, is_seen, of_role, printable, size, ta
 use super::ls::{publisher_of, who};
 use super::say::{print, print_json};
 use super::stop::Stop;
+use super::waiting::View;
 use anyhow::Result;
 use shmcast::control::GateReport;
 use shmcast::{ChannelStatus, Process, ReaderStatus, Role};
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: shmcast stat ticks --watch\n\nCtrl-C and SIGTERM end --watch with exit code 0."
+    after_help = "Example: shmcast stat ticks --watch\n\nCtrl-C and SIGTERM end --watch with exit code 0. While the channel cannot be \
+                  read, --watch shows the reason and goes on."
 )]
 pub(super) struct Args {
     /// Name of the channel
@@ -31,28 +32,32 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    let (host, name) = args.host.host_of(&args.channel)?;
-    let clear = args.watch && std::io::stdout().is_terminal() && !args.json;
+    let (host, name) = match args.host.host_of(&args.channel) {
+        Err(_) if args.watch && stop.is_set() => return Ok(ExitCode::SUCCESS),
+        found => found?,
+    };
+    let mut view = View::new(&name, args.json, &stop);
     let mut before: Option<(Instant, ChannelStatus)> = None;
     loop {
-        let channel = host.channel(&name)?;
         let now = Instant::now();
-        if args.json {
-            print_json(&channel)?;
-        } else {
-            let rate = before.as_ref().and_then(|(then, earlier)| rate(earlier, &channel, now - *then));
-            let clear = if clear { "\x1b[H\x1b[2J" } else { "" };
-            print(format_args!("{clear}{}", describe(&channel, rate)))?;
-        }
-        if !args.watch {
-            return Ok(ExitCode::SUCCESS);
-        }
-        before = Some((now, channel));
-        while now.elapsed() < Duration::from_secs(1) {
-            if stop.is_set() {
-                return Ok(ExitCode::SUCCESS);
+        match host.channel(&name) {
+            Ok(channel) => {
+                if args.json {
+                    print_json(&channel)?;
+                } else {
+                    let rate =
+                        before.as_ref().and_then(|(then, earlier)| rate(earlier, &channel, now - *then));
+                    let clear = if args.watch { view.clear() } else { "" };
+                    print(format_args!("{clear}{}", describe(&channel, rate)))?;
+                }
+                view.shown();
+                before = Some((now, channel));
             }
-            std::thread::sleep(Duration::from_millis(50));
+            Err(e) if args.watch => view.fail(e.into())?,
+            Err(e) => return Err(e.into()),
+        }
+        if !args.watch || !view.wait(now) {
+            return Ok(ExitCode::SUCCESS);
         }
     }
 }

@@ -6,6 +6,7 @@ use super::framing::{OutputFraming, write_message};
 use super::say::{self, Out, note};
 use super::stop::Stop;
 use super::units::{parse_cpu, parse_name, parse_time, words};
+use super::waiting::Wanted;
 use super::{Host, HostArg, MISSED};
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
@@ -82,8 +83,8 @@ pub(super) struct Args {
     /// How messages are written
     #[arg(long, value_enum, default_value = "lines")]
     framing: OutputFraming,
-    /// Wait for the channel. With --from latest, also wait for a publisher if the last one has closed the channel. If the channel is new or
-    /// is made again, read it from its first message on; with --conflate, from the board on
+    /// Wait for the channel, and for a daemon that does not answer. With --from latest, also wait for a publisher if the last one has closed
+    /// the channel. If the channel is new or is made again, read it from its first message on; with --conflate, from the board on
     #[arg(long)]
     wait_channel: bool,
     /// Report counts and latency percentiles on stderr at the end
@@ -138,9 +139,10 @@ fn parse_resume(text: &str) -> Result<Resume, String> {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     super::name_and_pin(args.name.as_deref(), args.cpu)?;
-    let (host, channel) = args.host.host_of(&args.channel)?;
-    let builder = builder_of(args, &host, &channel);
-    let Some(mut subscriber) = attach(args, builder.clone(), &stop)? else { return ended(args, &stop, 0, 0) };
+    let Some((host, mut subscriber)) = attach(args, args.from, &stop)? else {
+        return ended(args, &stop, 0, 0);
+    };
+    let channel = args.channel.clone();
 
     let mut tally = Tally::new(subscriber.next_sequence());
     let mut out = Out::stdout()?;
@@ -159,7 +161,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
         if args.wait_channel && is_made_again(&event) {
             let reached = subscriber.next_sequence();
-            let Some(next) = attach_again(args, builder.clone(), subscriber, &stop, &mut out)? else {
+            let Some(next) = attach_again(args, subscriber, &stop, &mut out)? else {
                 return tally.end(args, &stop, reached);
             };
             (clock, end) = (next.clock(), EndWatch::default());
@@ -205,13 +207,13 @@ fn end_watch(args: &Args, subscriber: &Subscriber) -> EndWatch {
     if args.wait_channel { EndWatch::of(subscriber, args.from) } else { EndWatch::default() }
 }
 
-fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
+fn builder_of(args: &Args, from: Start, host: &Host, channel: &str) -> SubscriberBuilder {
     let history = match &args.history {
         None => History::Auto,
         Some(none) if none.as_os_str() == "none" => History::Never,
         Some(dir) => History::Dir(dir.clone()),
     };
-    let builder = host.subscriber(channel).start(args.from).wait(args.wait).resume(args.resume);
+    let builder = host.subscriber(channel).start(from).wait(args.wait).resume(args.resume);
     // A daemon tells its readers when a publisher dies. The subscriber must not ask the daemon itself, because a daemon that hangs would
     // delay the messages.
     let is_told = matches!(host, Host::Daemon(_));
@@ -230,18 +232,12 @@ fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
 
 /// Attaches to the channel that has replaced the channel of `old`, and reports this. All messages of the new channel are new to the user,
 /// so the reader begins with the oldest. With `--conflate` it begins with the newest message of each key. Returns `None` after a signal.
-fn attach_again(
-    args: &Args,
-    builder: SubscriberBuilder,
-    old: Subscriber,
-    stop: &Stop,
-    out: &mut Out,
-) -> Result<Option<Subscriber>> {
+fn attach_again(args: &Args, old: Subscriber, stop: &Stop, out: &mut Out) -> Result<Option<Subscriber>> {
     // The old subscriber has the lock of its gate, and the new one needs this lock.
     drop(old);
     out.flush()?;
     let start = if args.conflate { Start::Board } else { Start::Oldest };
-    let next = attach(args, builder.start(start), stop)?;
+    let next = attach(args, start, stop)?.map(|(_, next)| next);
     if next.is_some() {
         report(args, &Event::Restarted, out)?;
     }
@@ -268,22 +264,25 @@ fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCod
 }
 
 /// Attaches. Waits for the channel first, if the user asked for that. Returns `None` after a signal.
-fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option<Subscriber>> {
-    match builder.open_while(|| args.wait_channel && !stop.is_set()) {
-        Ok(subscriber) => {
-            if let Some(why) = subscriber.page_refused() {
-                note!(
-                    "{}: no reader page ({why}): received all the same; tools and `rm` do not see this reader",
-                    args.channel
-                );
-            }
-            tell_no_journal(args, &subscriber);
-            Ok(Some(subscriber))
+fn attach(args: &Args, from: Start, stop: &Stop) -> Result<Option<(Host, Subscriber)>> {
+    let wanted = Wanted {
+        host: &args.host,
+        channel: &args.channel,
+        waits: args.wait_channel,
+        is_for_latest: from == Start::Latest && !args.conflate,
+        stop,
+    };
+    let opened = wanted.open(|host, channel| builder_of(args, from, host, channel))?;
+    if let Some((_, subscriber)) = &opened {
+        if let Some(why) = subscriber.page_refused() {
+            note!(
+                "{}: no reader page ({why}): received all the same; tools and `rm` do not see this reader",
+                args.channel
+            );
         }
-        Err(e) if e.is_unknown_channel() && args.wait_channel => Ok(None),
-        Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
-        Err(e) => Err(e.into()),
+        tell_no_journal(args, subscriber);
     }
+    Ok(opened)
 }
 
 fn tell_stalled(channel: &str, sequence: u64) {

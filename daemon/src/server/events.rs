@@ -5,6 +5,7 @@
 
 use super::access::Identity;
 use super::lines::Lines;
+use super::repeats::Repeats;
 use crate::config::{Config, Principal};
 use shmcast::Process;
 use shmcast::control::{Event, RefusalCode};
@@ -37,6 +38,7 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     lines: Lines,
+    repeats: Repeats,
     refusals: HashMap<RefusalCode, u64>,
     /// Whether the last reload was refused.
     is_reload_refused: bool,
@@ -52,6 +54,7 @@ impl Events {
     pub fn new(queue: usize, daemon_uid: u32) -> Self {
         let state = State {
             lines: Lines::new(Instant::now()),
+            repeats: Repeats::default(),
             refusals: HashMap::new(),
             is_reload_refused: false,
             readers: HashMap::new(),
@@ -148,12 +151,16 @@ impl Events {
         self.state().is_reload_refused
     }
 
-    /// Counts a refusal, and reports it. If a user causes too many refusals, the log and the followers get only their number.
+    /// Counts a refusal, and reports it. If a user causes too many refusals, the log and the followers get only their number. A program that
+    /// asks again and again for the same channel is reported once.
     pub fn refused(&self, code: RefusalCode, who: &Identity, channel: Option<&str>, why: &str) {
         let is_told = {
             let mut state = self.state();
             *state.refusals.entry(code).or_default() += 1;
-            state.lines.admit(who.uid, code.name(), true, Instant::now())
+            let now = Instant::now();
+            let is_new =
+                channel.is_none_or(|channel| state.repeats.is_new(&(who.pid, who.uid, channel, why), now));
+            is_new && state.lines.admit(who.uid, code.name(), true, now)
         };
         if is_told || fault!("refusals_fill_the_log") {
             log("refused", channel, None, Some(who), why);

@@ -50,6 +50,7 @@ mod pauses;
 pub mod promoted;
 pub mod registry;
 mod reload;
+mod repeats;
 pub mod state;
 pub mod store;
 mod troubles;

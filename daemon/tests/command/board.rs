@@ -1,8 +1,9 @@
 //! `shmcast board`, and the other verbs on a channel with a board.
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast_testkit::command::{Host, end, interrupt, text};
-use shmcast_testkit::wait_until;
+use shmcast_testkit::{Process, wait_until};
 
 /// Prices of several keys. One key is removed, one message has no key, and one is too large.
 const PRICES: &[u8] = b"EUR 1.08\nGBP 1.27\nEUR 1.09\nUSD 1\nUSD\n-\nJPY 0123456789012345678901234567890\n";
@@ -185,4 +186,22 @@ fn readers_that_conflate_or_hold_a_gate_wait_for_a_channel_that_is_made_anew() {
         assert_eq!(code, 0, "{options}: {stderr}");
         assert!(is_there("GBP 3"), "{options}");
     }
+}
+
+/// An earlier mistake: a watched board ended when its channel was removed, with a text that did not name the channel.
+#[test]
+fn a_watched_board_goes_on_with_a_channel_that_is_made_again() {
+    let host = host();
+    let [output, errors] = ["output", "errors"].map(|name| host.dir.path().join(name));
+    let mut command = host.shmcast("board prices --watch --json");
+    command.stdout(std::fs::File::create(&output).unwrap()).stderr(std::fs::File::create(&errors).unwrap());
+    let mut board = Process::start(&mut command);
+    let has = |path: &std::path::Path, text: &str| std::fs::read_to_string(path).unwrap().contains(text);
+    wait_until("the board", || has(&output, "1.09"));
+    assert!(host.run("rm prices").status.success());
+    wait_until("the reason", || has(&errors, "prices: no channel \"prices\""));
+    let input = host.file("prices", b"EUR 7.77\n");
+    assert!(host.run(&format!("pub prices --input {} {WITH_BOARD}", input.display())).status.success());
+    wait_until("the next board", || has(&output, "7.77"));
+    assert_eq!(board.end_by(Signal::SIGTERM).code(), Some(0));
 }

@@ -1,5 +1,6 @@
 //! `shmcast sub` and the ends of several publishers: an earlier publisher's end is not the channel's.
 
+use nix::sys::signal::Signal;
 use shmcast::Publisher;
 use shmcast_testkit::command::{Host, end, interrupt, lines, text};
 use shmcast_testkit::wait_until;
@@ -114,6 +115,40 @@ fn a_recorder_stays_while_somebody_publishes() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let sums: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(sums["durable"], 5, "{sums}");
+}
+
+/// An earlier mistake: a script took the exit code 0 of an interrupted recorder for the channel's end.
+#[test]
+fn a_recorder_that_is_interrupted_before_the_channels_end_says_so() {
+    let host = Host::new();
+    let mut publisher = host.start_with_input("pub t --capacity 64KiB");
+    publisher.child().stdin.as_mut().unwrap().write_all(b"a\n").unwrap();
+    wait_until("the message", || host.run("stat t").status.success());
+    let journal = host.dir.path().join("journal").display().to_string();
+    for (arguments, number, code) in [
+        (format!("record t --to {journal}-1 --until-end"), Signal::SIGINT, 130),
+        (format!("record t --to {journal}-2 --until-end"), Signal::SIGTERM, 143),
+        (format!("record later --to {journal}-3 --until-end --wait-channel"), Signal::SIGTERM, 143),
+        ("bridge send later --to 127.0.0.1:9 --until-end --wait-channel".to_owned(), Signal::SIGINT, 130),
+        (format!("record t --to {journal}-4"), Signal::SIGTERM, 0),
+    ] {
+        let verb = host.start(&arguments);
+        verb.wait_until_it_handles(number);
+        verb.signal(number);
+        let (ended, said) = end(verb);
+        assert_eq!(ended, code, "{arguments}: {said}");
+        assert_eq!(said.contains("INTERRUPTED before"), code != 0, "{arguments}: {said}");
+    }
+}
+
+/// An earlier mistake: with `--json`, `top` noticed a signal only after its interval.
+#[test]
+fn a_top_that_is_interrupted_prints_nothing() {
+    let host = Host::new();
+    let top = host.start("top --json --interval 1h");
+    interrupt(&top);
+    let output = top.output();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(130), 0), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! `--set gate.NAME...`: gates of channels that are files, in the verbs that publish.
 
 use shmcast::{Event, Subscriber};
-use shmcast_testkit::command::{Host, end, lines, recorded, text};
-use shmcast_testkit::wait_for;
+use shmcast_testkit::command::{Host, end, interrupt, lines, recorded, text};
+use shmcast_testkit::{wait_for, wait_until};
 
 const LINES: usize = 5_000;
 
@@ -90,6 +90,44 @@ fn a_gate_that_refuses_ends_the_verb_and_one_that_drops_does_not() {
     assert_eq!(end(publisher).0, 0);
     let (messages, missed) = read(reader);
     assert!(messages + missed == LINES as u64 && missed > 0, "{messages}, {missed}");
+}
+
+/// An earlier mistake: a verb that waited for a gate noticed no signal, and called the end of the wait an error.
+#[test]
+fn a_verb_that_waits_for_a_gate_is_ended_by_a_signal() {
+    let host = Host::new();
+    let input = host.file("lines", &lines(LINES));
+    let journal = recorded(&host, &format!("--input {}", input.display()));
+    for then in ["refuse", "drop"] {
+        let gate =
+            format!("--capacity 64KiB --wait-readers 2 --set gate.g.wait=10s --set gate.g.then={then}");
+        for verb in [
+            format!("pub pub-{then} --input {} {gate}", input.display()),
+            format!("replay {journal} --into replay-{then} --speed max {gate}"),
+        ] {
+            let publisher = host.start(&verb);
+            let channel = format!("{}-{then}", verb.split_once(' ').unwrap().0);
+            let (mut reader, _second) = gated(&host, &channel, "g");
+            let count = |field: &str| host.json(&format!("stat {channel} --json"))[field].as_u64();
+            let mut before = None;
+            // The publisher stands still, so a message waits for the gate.
+            wait_until("a message that waits", || {
+                let published = count("next_sequence").filter(|next| *next > 1);
+                published.is_some() && std::mem::replace(&mut before, published) == published
+            });
+            interrupt(&publisher);
+            let (ended, said) = end(publisher);
+            assert_eq!(ended, 130, "{verb}: {said}");
+            assert!(said.contains("INTERRUPTED") && !said.contains("holds the message up"), "{verb}: {said}");
+            let mut messages = 0;
+            while let Some(event) = reader.try_recv().unwrap() {
+                assert!(!matches!(event, Event::Lapped(_)), "{verb}: the gate's reader lost messages");
+                messages += u64::from(matches!(event, Event::Message(_)));
+            }
+            let words = if verb.starts_with("pub") { "published " } else { "replayed " };
+            assert_eq!(count_behind(&said, words), Some(messages), "{verb}: {said}");
+        }
+    }
 }
 
 #[test]

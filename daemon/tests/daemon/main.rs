@@ -42,6 +42,7 @@ mod top;
 mod tune;
 mod under_unit;
 mod units;
+mod waiting;
 
 #[test]
 #[ignore = "becomes the program that its command line ends with"]

@@ -259,15 +259,21 @@ fn events_in_the_order_they_happen_and_through_a_restart() {
     };
     // The command misses events from before it begins to follow, so the test causes events repeatedly.
     let client = daemon.client();
+    // A refusal that repeats is told once, so each asks for another channel.
+    let mut asked = 0;
+    let mut ask = || {
+        asked += 1;
+        let _ = Subscriber::builder(format!("nonesuch{asked}")).client(&client).open();
+    };
     let heard = std::thread::scope(|scope| {
         let heard = scope.spawn(|| next("refused"));
         wait_until("the follower", || {
-            let _ = Subscriber::builder("nonesuch").client(&client).open();
+            ask();
             heard.is_finished()
         });
         heard.join().expect("it heard")
     });
-    assert_eq!(heard["channel"], "nonesuch");
+    assert!(heard["channel"].as_str().is_some_and(|channel| channel.starts_with("nonesuch")), "{heard}");
     let publisher = Publisher::builder("ticks").client(&client).open().expect("it is free");
     let attached = next("attached");
     assert_eq!((&attached["channel"], &attached["role"]), (&"ticks".into(), &"publisher".into()));
@@ -279,12 +285,13 @@ fn events_in_the_order_they_happen_and_through_a_restart() {
     let heard = std::thread::scope(|scope| {
         let heard = scope.spawn(|| next("refused"));
         wait_until("the follower to be back", || {
-            let _ = Subscriber::builder("nonesuch").client(&client).open();
+            ask();
             heard.is_finished()
         });
         heard.join().expect("it heard")
     });
-    assert_eq!(heard["channel"], "nonesuch", "{}", daemon.log());
+    let is_back = heard["channel"].as_str().is_some_and(|channel| channel.starts_with("nonesuch"));
+    assert!(is_back, "{heard}: {}", daemon.log());
     follower.kill().expect("it is ours");
     let output = follower.wait_with_output().expect("it ran");
     assert!(String::from_utf8_lossy(&output.stderr).contains("it is back"), "{output:?}");

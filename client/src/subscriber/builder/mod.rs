@@ -1,19 +1,20 @@
 //! The options for subscribing to a channel.
 
 mod opening;
+mod waiting;
 
 use super::board::Behind;
 use super::origin::History;
-use super::{Resume, Start, Subscriber, Tags};
+use super::{Resume, Start, Tags};
 use crate::attach::connect::Client;
 use crate::attach::park::LONGEST_NAP;
 use crate::directory::Directory;
-use crate::error::{ChannelError, SchemaId};
+use crate::error::SchemaId;
 use crate::wait::Wait;
 use shmcast_layout::layout::reader_page::Role;
 use shmcast_layout::mem::Preparation;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The options for subscribing to a channel.
 #[derive(Debug, Clone)]
@@ -235,6 +236,10 @@ impl SubscriberBuilder {
     /// If the channel appears in this time, the subscriber begins at the channel's oldest message, even with [`Start::Latest`]. If the
     /// channel exists already, the subscriber begins at its [`start`](Self::start), even if the channel is closed.
     ///
+    /// A daemon is asked less and less often, at last twice a second. The wait also continues while the daemon is restarted, does not
+    /// answer, or has too many requests of this user. If the channel then exists already, a subscriber with [`Start::Latest`] begins at the
+    /// first message that was published after `open` was called.
+    ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
@@ -442,52 +447,5 @@ impl SubscriberBuilder {
     pub fn gate(mut self, name: impl Into<String>) -> Self {
         self.gate = Some(name.into());
         self
-    }
-
-    /// Opens the subscriber. Touching the pages takes about 0.1 ms per MiB of the ring.
-    ///
-    /// # Errors
-    /// [`ChannelError`]. After an error, no file is left.
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// let refused = shmcast::Subscriber::builder("nobody").dir(dir.path()).open();
-    /// assert!(refused.is_err_and(|e| e.is_unknown_channel()));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn open(self) -> Result<Subscriber, ChannelError> {
-        let start = Instant::now();
-        let patience = self.wait_for_channel.unwrap_or_default();
-        self.open_while(|| start.elapsed() < patience)
-    }
-
-    /// Does the same as [`open`](Self::open). But while the channel does not exist, this call waits until `goes_on` returns false. It calls
-    /// `goes_on` every 5 ms, and ignores [`wait_for_channel`](Self::wait_for_channel). Use it in programs that must stop on request.
-    ///
-    /// # Errors
-    /// [`ChannelError`]. After an error, no file is left.
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// let mut looks = 0;
-    /// let opened = shmcast::Subscriber::builder("nobody").dir(dir.path()).open_while(|| {
-    ///     looks += 1;
-    ///     looks < 3
-    /// });
-    /// assert!(opened.is_err_and(|e| e.is_unknown_channel()) && looks == 3);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn open_while(mut self, mut goes_on: impl FnMut() -> bool) -> Result<Subscriber, ChannelError> {
-        loop {
-            match self.attach() {
-                Err(e) if e.is_unknown_channel() && goes_on() => {
-                    if self.start == Start::Latest {
-                        (self.start, self.begins_in_ring) = (Start::Oldest, true);
-                    }
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                attached => return attached,
-            }
-        }
     }
 }

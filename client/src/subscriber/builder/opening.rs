@@ -5,6 +5,7 @@ use crate::attach::connect::{Client, Conversation};
 use crate::attach::keeper::{Attachment, keeper};
 use crate::attach::park::{self, Parking};
 use crate::clock::Clock;
+use crate::directory::check_name;
 use crate::error::{ChannelError, SchemaId};
 use crate::gate::{GateError, GateName, HeldGate, NotHeld};
 use crate::subscriber::board::Joining;
@@ -40,6 +41,8 @@ impl SubscriberBuilder {
     }
 
     fn attach_by(&self, client: &Client) -> Result<Subscriber, ChannelError> {
+        // A daemon refuses an invalid name as an unknown channel, and a wait for this channel would never end.
+        check_name(&self.name).map_err(|why| ChannelError::Name { name: self.name.clone(), why })?;
         let keeper = keeper(client.socket())?;
         let mut conversation = Conversation::open(client.socket())?;
         let parks = self.wait == Wait::Park;

@@ -1,8 +1,9 @@
 //! `shmcast bridge send` and `recv` with `--nats`: sends or receives a channel through servers of NATS JetStream.
 
-use super::{Alarm, Interrupted, LOOK, Stop, missed, outcome, progress};
+use super::{Alarm, Interrupted, LOOK, Stop, left_early, missed, outcome, progress};
 use crate::cli::figures::{Ns, grouped, size};
 use crate::cli::say::{note, print_json};
+use crate::cli::waiting::{Waiting, rest};
 use anyhow::{Result, bail};
 use serde_json::json;
 use shmcast::{PublisherBuilder, SubscriberBuilder};
@@ -29,13 +30,14 @@ pub(super) fn send(
     spec: &BridgeSpec,
     channel: &SubscriberBuilder,
     how: &Sending,
-    stop: &Stop,
+    waiting: &mut Waiting<'_>,
 ) -> Result<ExitCode> {
     if !cfg!(feature = "nats") {
         return Err(EngineError::NotBuilt.into());
     }
-    let Some(is_channel_new) = wait_for(channel, how.waits, stop)? else {
-        return stopped(&spec.channel, how.until_end, stop);
+    let stop = waiting.stop;
+    let Some(is_channel_new) = wait_for(channel, how.waits, waiting)? else {
+        return left_early(&spec.channel, how.until_end, stop);
     };
     let options = SenderOptions {
         ends_with_channel: how.until_end,
@@ -44,7 +46,7 @@ pub(super) fn send(
         ..SenderOptions::default()
     };
     let mut sender = match Sender::start(spec, channel.clone(), options) {
-        Err(EngineError::Stopped) => return stopped(&spec.channel, how.until_end, stop),
+        Err(EngineError::Stopped) => return left_early(&spec.channel, how.until_end, stop),
         started => started?,
     };
     let (name, progress) = (&spec.channel, progress());
@@ -96,27 +98,22 @@ pub(super) fn send(
     outcome(name, sender.life(), counters.messages_missed, interrupted)
 }
 
-/// Returns the end of a bridge that a signal stopped before it had started. With `until_end`, this is an error.
-fn stopped(name: &str, until_end: bool, stop: &Stop) -> Result<ExitCode> {
-    if until_end { Err(early(name, stop).into()) } else { Ok(ExitCode::SUCCESS) }
-}
-
 fn early(name: &str, stop: &Stop) -> Interrupted {
     stop.interrupted(format!("{name}: INTERRUPTED before the channel's end"))
 }
 
-/// Waits for the channel if `waits` is set. Returns whether it had to wait; `None` after a signal.
-fn wait_for(channel: &SubscriberBuilder, waits: bool, stop: &Stop) -> Result<Option<bool>> {
+/// Waits for the channel if `waits` is set. Returns whether the channel did not exist at first; `None` after a signal.
+fn wait_for(channel: &SubscriberBuilder, waits: bool, waiting: &mut Waiting<'_>) -> Result<Option<bool>> {
     let mut is_new = false;
     loop {
         match channel.clone().page(false).open() {
             Ok(_) => return Ok(Some(is_new)),
-            Err(e) if !e.is_unknown_channel() => return Err(e.into()),
-            Err(e) if !waits => bail!("{e} (--wait-channel)"),
-            Err(_) if stop.is_set() => return Ok(None),
-            Err(_) => std::thread::sleep(LOOK),
+            Err(e) if e.is_unknown_channel() && !waits => bail!("{e} (--wait-channel)"),
+            Err(e) if !(waits && (e.is_unknown_channel() || e.is_passing())) => return Err(e.into()),
+            Err(e) if !waiting.goes_on(&e) => return Ok(None),
+            Err(e) => is_new |= e.is_unknown_channel(),
         }
-        is_new = true;
+        rest(waiting.stop);
     }
 }
 
@@ -154,7 +151,7 @@ pub(super) fn receive(
     stop: &Stop,
 ) -> Result<ExitCode> {
     let Some(mut receiver) = start_receiver(spec, &channel, stop)? else {
-        return stopped(&spec.channel, until_end, stop);
+        return left_early(&spec.channel, until_end, stop);
     };
     let (name, progress) = (&spec.channel, progress());
     let (mut missing, mut holes) = (Alarm { told: 0 }, Alarm { told: 0 });

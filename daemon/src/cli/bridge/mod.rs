@@ -105,6 +105,11 @@ impl Common {
         is_early.then(|| stop.interrupted(format!("{channel}: INTERRUPTED before the session's end")))
     }
 
+    /// Ends a verb that a signal has stopped before it began.
+    fn left_early(&self, channel: &str, stop: &Stop) -> Result<ExitCode> {
+        left_early(channel, self.until_end, stop)
+    }
+
     fn capture(&self, spec: &BridgeSpec) -> Result<Option<CaptureFile>> {
         let Some(path) = &self.pcap else { return Ok(None) };
         Ok(Some(CaptureFile::create(path, spec.payload_bytes)?))
@@ -153,6 +158,14 @@ fn outcome(channel: &str, life: &Life, missed: u64, interrupted: Option<Interrup
         (None, Some(interrupted)) => Err(interrupted.into()),
         (None, None) => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Ends a verb that a signal has stopped before it began. With `--until-end`, this is an error.
+fn left_early(channel: &str, until_end: bool, stop: &Stop) -> Result<ExitCode> {
+    if until_end {
+        return Err(stop.interrupted(format!("{channel}: INTERRUPTED before the channel's start")).into());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn tell_refusals(channel: &str, life: &Life) {

@@ -6,6 +6,7 @@ use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Interrupted;
 use crate::cli::units::parse_address;
+use crate::cli::waiting::{Waiting, rest};
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -63,7 +64,7 @@ pub(super) struct Args {
     /// Networks that may request repairs and leases [default: none]
     #[arg(long, value_name = "NET")]
     allow: Vec<Network>,
-    /// Wait for the channel
+    /// Wait for the channel, and for a daemon that does not answer
     #[arg(long)]
     wait_channel: bool,
     #[command(flatten)]
@@ -85,7 +86,10 @@ impl Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    let (host, channel) = args.host.host_of(&args.channel)?;
+    let mut waiting = Waiting::new(&args.channel, &stop);
+    let Some((host, channel)) = args.host.host_of_waiting(args.wait_channel, &mut waiting)? else {
+        return args.common.left_early(&args.channel, &stop);
+    };
     let spec = args.spec(&channel)?;
     let history = match history(&spec) {
         Some(HistoryFrom::Dir(dir)) => History::Dir(dir.clone()),
@@ -100,12 +104,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             waits: args.wait_channel,
             json: args.common.json,
         };
-        return engine::send(&spec, &subscriber, &options, &stop);
+        return engine::send(&spec, &subscriber, &options, &mut waiting);
     }
     let capture = args.common.capture(&spec)?;
     let tap = || capture.as_ref().map(|capture| capture.tap.clone());
-    let Some(mut egress) = start(args, &spec, &subscriber, tap, &stop)? else {
-        return Ok(ExitCode::SUCCESS);
+    let Some(mut egress) = start(args, &spec, &subscriber, tap, &mut waiting)? else {
+        return args.common.left_early(&args.channel, &stop);
     };
     let channel = &args.channel;
     tell_refusals(channel, egress.life());
@@ -217,7 +221,7 @@ fn start(
     spec: &BridgeSpec,
     subscriber: &SubscriberBuilder,
     tap: impl Fn() -> Option<shmcast_bridge::pcap::Tap>,
-    stop: &Stop,
+    waiting: &mut Waiting<'_>,
 ) -> Result<Option<Egress>> {
     let mut is_channel_new = false;
     loop {
@@ -231,16 +235,18 @@ fn start(
             ..EgressOptions::default()
         };
         match Egress::start(spec, subscriber.clone(), options) {
-            Err(BridgeError::Channel(e)) if e.is_unknown_channel() => {
-                if !args.wait_channel {
-                    bail!("{e} (--wait-channel)");
-                }
-                if stop.is_set() {
+            Err(BridgeError::Channel(e)) if e.is_unknown_channel() && !args.wait_channel => {
+                bail!("{e} (--wait-channel)");
+            }
+            Err(BridgeError::Channel(e))
+                if args.wait_channel && (e.is_unknown_channel() || e.is_passing()) =>
+            {
+                if !waiting.goes_on(&e) {
                     return Ok(None);
                 }
-                // The channel did not exist before, so all its messages are new.
-                is_channel_new = true;
-                std::thread::sleep(LOOK);
+                // If the channel did not exist before, all its messages are new.
+                is_channel_new |= e.is_unknown_channel();
+                rest(waiting.stop);
             }
             started => return Ok(Some(started?)),
         }

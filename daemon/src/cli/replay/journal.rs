@@ -9,7 +9,7 @@ use crate::cli::journal::Source;
 use crate::cli::journal::span::{Item, Part, schema_of};
 use crate::cli::pace::{Schedule, Speed};
 use crate::cli::publish::progress;
-use crate::cli::ring::{Counts, Published, wait_for_readers};
+use crate::cli::ring::{Counts, Published, close, is_full, wait_for_readers};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
 use crate::cli::{Host, MISSED};
@@ -39,18 +39,24 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     if part.schema.id != 0 {
         builder = builder.schema(part.schema.id, part.schema.name.clone());
     }
-    let publisher = builder.open()?;
+    let mut publisher = builder.open()?;
+    publisher.hurry_after(stop.flag());
     check_fits(&host, &channel, dir, publisher.next_sequence(), first)?;
     wait_for_readers(args.ring.wait_readers, &host, &channel, stop)?;
 
     let (started, bar) = (Instant::now(), progress());
     let mut play = Play { publisher, published: 0, bytes: 0, gaps: 0, missing: 0, skipped: 0 };
-    let played = play.all(args, &mut part, stop, &bar);
+    let played = match play.all(args, &mut part, stop, &bar) {
+        // A message or a gap waited for a gate when the signal came.
+        Err(e) if is_full(&e) && stop.is_set() => Ok(false),
+        played => played,
+    };
     bar.finish_and_clear();
     let sums =
         Counts { messages: play.published, bytes: play.bytes, is_complete: matches!(played, Ok(true)) };
     let sums = Published::by(&play.publisher, first, sums, started);
-    let Play { gaps, missing, skipped, .. } = play;
+    let Play { publisher, gaps, missing, skipped, .. } = play;
+    close(publisher, &played);
     if args.json {
         let more = json!({ "journal": dir, "gaps": gaps, "missing": missing, "skipped": skipped, "too_old": part.too_old });
         print_json(&sums.json(&channel, more))?;
@@ -62,6 +68,7 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     if skipped > 0 {
         said += &format!("; reserves of {} sequences are skipped, a gap to readers", grouped(skipped));
     }
+    said += &args.host.unnamed(&host);
     if !sums.is_complete {
         said += &format!("; go on with --from {}", sums.next);
     }

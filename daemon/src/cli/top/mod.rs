@@ -3,7 +3,7 @@
 //! [`state`] has the figures and handles keys, and [`view`] draws them. This module has the loop between terminal and channels.
 
 use super::board::{Row, rows_of};
-use super::{Host, HostArg, say::print_json, stop::Stop, units::parse_duration};
+use super::{Host, HostArg, say::print_json, stop::Stop, units::parse_duration, waiting::nap};
 use anyhow::{Result, bail};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -28,7 +28,7 @@ Examples:
   shmcast top --json | jq '.channels[] | {channel, messages_per_second, worst_lag}'
 
 Keys: q quit, s sort, up and down choose, enter open a channel, b its board, ? help.
-Ctrl-C and SIGTERM quit too: exit code 0.";
+Ctrl-C and SIGTERM quit too: exit code 0. With --json the code is 130 or 143, and nothing is printed.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let host = args.host.host()?;
     if args.json {
-        return once(&host, args.interval);
+        return once(&host, args.interval, &stop);
     }
     if !std::io::stdout().is_terminal() {
         bail!("stdout is no terminal: use --json, or `shmcast stat CHANNEL --watch`");
@@ -81,11 +81,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn once(host: &Host, interval: Duration) -> Result<ExitCode> {
+fn once(host: &Host, interval: Duration, stop: &Stop) -> Result<ExitCode> {
     let begun = Instant::now();
     let mut top = Top::new(host.to_string());
     top.look(begun.elapsed(), Ok(host.channels()?));
-    std::thread::sleep(interval);
+    nap(interval, stop);
+    if stop.is_set() {
+        return Err(stop.interrupted("INTERRUPTED: the second reading was not made").into());
+    }
     top.look(begun.elapsed(), Ok(host.channels()?));
     print_json(&json!({"host": host.to_string(), "channels": top.report()}))?;
     Ok(ExitCode::SUCCESS)

@@ -104,8 +104,9 @@ fn refusals_by_the_thousand_are_counted_and_not_all_logged() {
     let (before, lines_before, started) =
         (refusals(http, "unknown-channel"), daemon.log().lines().count(), Instant::now());
     let raw = Raw::greeted(&daemon.socket());
-    let request = serde_json::json!({"request": "stat", "channel": "nosuch"});
-    for _ in 0..5000 {
+    for number in 0..5000 {
+        // A request that repeats is told once, so each asks for another channel.
+        let request = serde_json::json!({"request": "stat", "channel": format!("nosuch{number}")});
         assert_eq!(raw.ask(&request, &[])["code"], "unknown-channel");
     }
     client.channel("ticks0").unwrap();

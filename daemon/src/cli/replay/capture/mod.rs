@@ -12,7 +12,7 @@ use crate::cli::MISSED;
 use crate::cli::figures::grouped;
 use crate::cli::pace::Schedule;
 use crate::cli::publish::{Interruptible, progress};
-use crate::cli::ring::{Counts, Published, memory, wait_for_readers};
+use crate::cli::ring::{Counts, Published, close, is_full, memory, wait_for_readers};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
 use anyhow::{Context, Error, Result, bail};
@@ -37,6 +37,7 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     let settings = args.ring.begin()?;
     let (host, channel) = args.host.host_of(&args.into)?;
     let mut publisher = settings.open_for_input(&host, &channel)?;
+    publisher.hurry_after(stop.flag());
     wait_for_readers(args.ring.wait_readers, &host, &channel, stop)?;
 
     let first = publisher.next_sequence();
@@ -46,7 +47,7 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     let sums = Published::by(&publisher, first, done, started);
     bar.finish_and_clear();
     let memory = memory(&publisher);
-    publisher.close();
+    close(publisher, &played);
     if args.json {
         let capture = played.as_ref().ok().map(Played::json);
         print_json(&sums.json(&channel, json!({ "memory": memory, "capture": capture })))?;
@@ -56,7 +57,8 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
         note!("{}", sums.text("published only", &channel));
     }
     let mut played = played?;
-    let said = format!("{}, epoch {}", sums.text("published", &channel), sums.epoch);
+    let place = args.host.unnamed(&host);
+    let said = format!("{}, epoch {}{place}", sums.text("published", &channel), sums.epoch);
     sums.end(said, args.json, stop)?;
     match played.failure.take() {
         Some(failure) => Err(failure),
@@ -153,7 +155,11 @@ impl Args {
             }
             unwrapped.as_mut().map_or(Ok(()), |unwrapped| unwrapped.finish(publisher))
         };
-        let published = all().with_context(place);
+        let mut published = all().with_context(place);
+        if published.as_ref().is_err_and(is_full) && stop.is_set() {
+            // A message waited for a gate when the signal came.
+            published = Ok(());
+        }
         if let Some(unwrapped) = &unwrapped {
             done.messages += unwrapped.messages();
             done.bytes += unwrapped.bytes();

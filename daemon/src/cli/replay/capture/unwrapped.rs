@@ -24,11 +24,21 @@ pub(super) struct Unwrapped {
     /// sequences than the feed.
     shift: u64,
     bytes: u64,
+    /// Messages that could not be published.
+    refused: u64,
 }
 
 impl Unwrapped {
     pub(super) fn new(only: Option<Session>) -> Self {
-        Self { unwrap: Unwrap::new(only), only, sessions: Vec::new(), more_sessions: 0, shift: 0, bytes: 0 }
+        Self {
+            unwrap: Unwrap::new(only),
+            only,
+            sessions: Vec::new(),
+            more_sessions: 0,
+            shift: 0,
+            bytes: 0,
+            refused: 0,
+        }
     }
 
     /// Publishes the messages that this datagram completes. `ahead` has the payloads of the datagrams that follow.
@@ -51,7 +61,7 @@ impl Unwrapped {
         publisher: &mut Publisher,
         act: impl FnOnce(&mut Unwrap, &mut dyn FnMut(Delivery<'_>)),
     ) -> Result<()> {
-        let Self { unwrap, sessions, more_sessions, shift, bytes, .. } = self;
+        let Self { unwrap, sessions, more_sessions, shift, bytes, refused, .. } = self;
         let mut failed = None;
         let mut sink = |delivery: Delivery<'_>| match delivery {
             Delivery::NewSession { session, next, .. } => {
@@ -70,7 +80,10 @@ impl Unwrapped {
             Delivery::Message { sequence, data, meta } => {
                 match publisher.publish_with(data, Mark { tag: meta.tag, key: meta.key }) {
                     Ok(_) => *bytes += data.len() as u64,
-                    Err(e) => _ = failed.get_or_insert((sequence, e)),
+                    Err(e) => {
+                        *refused += 1;
+                        failed.get_or_insert((sequence, e));
+                    }
                 }
             }
             Delivery::Gap { missing } => {
@@ -89,7 +102,7 @@ impl Unwrapped {
     }
 
     pub(super) fn messages(&self) -> u64 {
-        self.unwrap.counters.messages
+        self.unwrap.counters.messages - self.refused
     }
 
     pub(super) fn bytes(&self) -> u64 {

@@ -5,6 +5,7 @@ import java.lang.invoke.VarHandle;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.concurrent.locks.LockSupport;
 import shmcast.Locator.Outcome;
 import shmcast.ShmcastException.Code;
 
@@ -20,6 +21,10 @@ import shmcast.ShmcastException.Code;
  */
 public final class Subscriber implements AutoCloseable {
     private static final int ATTEMPTS = 100;
+    /** The first pause between two attempts at a daemon, and the longest, in nanoseconds. */
+    private static final long FIRST_PAUSE_NS = 5_000_000L;
+
+    private static final long LONGEST_PAUSE_NS = 500_000_000L;
     static final Handler NOBODY = message -> {};
     /** The time between two checks of a lock, in nanoseconds. A check is a system call. */
     private static final long LOCK_PAUSE = 10_000_000;
@@ -173,7 +178,9 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * Waits for a channel that does not exist yet. By default, the channel must exist.
+         * Waits for a channel that does not exist yet. By default, the channel must exist. If the channel appears in this time, a
+         * subscriber with {@link Start#LATEST} begins at the oldest message in the ring. A daemon is asked at last twice a second. The
+         * wait also continues while a daemon that has answered is restarted, or has too many requests of this user.
          *
          * @param patience the longest wait
          * @return this
@@ -310,22 +317,49 @@ public final class Subscriber implements AutoCloseable {
          * @throws IOException a {@link ShmcastException}, or the system's error
          */
         public Subscriber open() throws IOException {
-            long began = System.nanoTime();
-            long most = patience.toNanos();
+            Start asked = start;
+            try {
+                return await(System.nanoTime(), patience.toNanos());
+            } finally {
+                start = asked;
+            }
+        }
+
+        private Subscriber await(long began, long most) throws IOException {
+            long pause = FIRST_PAUSE_NS;
+            boolean hasAnswered = false;
             for (int attempt = 1; ; attempt++) {
                 try {
                     return Opening.open(this);
                 } catch (ShmcastException e) {
-                    boolean isEarly = e.code() == Code.NO_CHANNEL && System.nanoTime() - began < most;
+                    boolean isAbsent = e.code() == Code.NO_CHANNEL;
+                    hasAnswered |= isAbsent;
+                    boolean waits = isAbsent || e.code() == Code.LIMIT || hasAnswered && e.code() == Code.NO_DAEMON;
+                    boolean isEarly = waits && System.nanoTime() - began < most;
                     if (!isEarly && (e.code() != Code.SUPERSEDED || attempt >= ATTEMPTS)) {
                         throw e;
                     }
+                    beginsLate(isAbsent);
                 } catch (NoSuchFileException e) {
                     if (System.nanoTime() - began >= most) {
                         throw new ShmcastException(Code.NO_CHANNEL, "no such channel: " + e.getMessage());
                     }
+                    beginsLate(true);
                 }
-                Wait.SLEEP.pause();
+                if (isDaemons) {
+                    // A daemon limits the requests of each user.
+                    LockSupport.parkNanos(Math.max(1, Math.min(pause, began + most - System.nanoTime())));
+                    pause = Math.min(2 * pause, LONGEST_PAUSE_NS);
+                } else {
+                    Wait.SLEEP.pause();
+                }
+            }
+        }
+
+        /** If the channel does not exist yet, all its messages will be new. */
+        private void beginsLate(boolean isAbsent) {
+            if (isAbsent && start == Start.LATEST && conflateBehind < 0) {
+                start = Start.OLDEST;
             }
         }
     }

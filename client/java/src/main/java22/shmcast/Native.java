@@ -35,7 +35,8 @@ final class Native {
         }
         Path usual = Path.of("/run/shmcast/control.sock");
         String own = System.getenv("XDG_RUNTIME_DIR");
-        if (!Files.exists(usual, LinkOption.NOFOLLOW_LINKS) && own != null && !own.isEmpty()) {
+        // A user who may not look for the system's daemon must not take another one.
+        if (Files.notExists(usual, LinkOption.NOFOLLOW_LINKS) && own != null && !own.isEmpty()) {
             Path ours = Path.of(own, "shmcast/control.sock");
             return Files.exists(ours, LinkOption.NOFOLLOW_LINKS) ? ours.toString() : usual.toString();
         }
