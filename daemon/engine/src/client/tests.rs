@@ -1,9 +1,10 @@
 use super::*;
-use crate::proto::block::{Cut, Head, Stream};
+use crate::proto::block::{Cut, Head, Packing, Stream, parse};
 use crate::proto::seal::Sealer;
 use crate::proto::want::{Want, Wanted};
 use futures_util::StreamExt;
 use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::spec::{Engine, SendSpec};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -148,4 +149,39 @@ fn the_last_block_is_found_before_any_number_of_lost_entries() {
         log.last().await.unwrap()
     });
     assert_eq!((last.sequence, last.head.map(|head| head.first)), (MOST_DAMAGED + 4, Some(2)));
+}
+
+#[test]
+fn the_leader_gives_the_block_that_answers_a_request() {
+    let test = "the_leader_gives_the_block_that_answers_a_request";
+    let Some((_turn, _dir, server)) = shmcast_testkit::nats::alone(test) else { return };
+    let servers = vec![server.url().parse().unwrap()];
+    let nats = NatsSpec { servers, create: true, ..NatsSpec::default() };
+    let (engine, send) = (Engine::Nats, Some(SendSpec::default()));
+    let spec = BridgeSpec { engine, nats: Some(nats.clone()), send, ..BridgeSpec::new("t") };
+    let session = Session::of_channel("T", 1).unwrap();
+    let runtime = crate::send::runtime().unwrap();
+    let found = |first| {
+        runtime.block_on(async {
+            // A log that does not know yet that there is a single server.
+            let log = Log::reach(&spec, &nats).await.unwrap();
+            let block = log.leaders_block(Want { session, first, wanted: Wanted::Exact(0) }, 0).await?;
+            parse(&block).ok().map(|(head, _)| head.first..head.end())
+        })
+    };
+    runtime.block_on(async {
+        let log = Log::open(&spec, &nats).await.unwrap();
+        for number in 0..20 {
+            let (id, mut packing) = (BlockId { writer: 1, number: number + 1 }, Packing::new(1 << 10));
+            let head = Head::new(Stream::of_session(session), session, id);
+            for sequence in 10 * number + 1..=10 * number + 10 {
+                assert!(packing.push(sequence, b"m", Meta::default()));
+            }
+            let (block, _) = packing.cut().unwrap().finish(head, &Sealer::default());
+            log.append_if(number, (None, Some(id)), Bytes::from(block)).await.unwrap().await.unwrap();
+        }
+        assert!(log.stream.delete_message(8).await.unwrap());
+    });
+    assert_eq!((found(1), found(70), found(200)), (Some(1..11), Some(61..71), Some(191..201)));
+    assert_eq!((found(71), found(80), found(201)), (None, None, None));
 }
