@@ -6,12 +6,17 @@ use super::Principal;
 use crate::cpu_list::CpuList;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{Group, Uid, User};
+use rustix::fs::{StatFs, StatVfs, StatVfsMountFlags, statfs, statvfs};
 use shmcast::sys::interfaces;
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
 
 /// The number of the capability `CAP_IPC_LOCK`. A process with this capability is allowed to lock any amount of memory.
 const CAP_IPC_LOCK: u32 = 14;
+/// The types of the file systems /proc and /sys.
+const PROC_SUPER_MAGIC: i64 = 0x9fa0;
+const SYSFS_MAGIC: i64 = 0x6265_6572;
 
 /// A machine and the limits of a process on it.
 #[derive(Debug, Clone)]
@@ -31,6 +36,10 @@ pub struct Host {
     pub interfaces: Option<Vec<(String, IpAddr)>>,
     /// Whether a user or group exists.
     pub exists: fn(&Principal) -> bool,
+    /// Returns the reason why no files can be made in a directory, or below it if it does not exist yet.
+    pub refuses_files: fn(&Path) -> Option<String>,
+    /// Returns the reason why a file cannot be read.
+    pub refuses_reading: fn(&Path) -> Option<String>,
 }
 
 impl Host {
@@ -50,6 +59,8 @@ impl Host {
             numa_nodes: read_list("/sys/devices/system/node/online"),
             interfaces: UdpSocket::bind("127.0.0.1:0").and_then(|any| interfaces::addresses(&any)).ok(),
             exists,
+            refuses_files,
+            refuses_reading,
         }
     }
 }
@@ -61,6 +72,26 @@ fn exists(principal: &Principal) -> bool {
         // A uid is valid without a name. Containers use many uids that have no name on the host.
         Principal::Uid(_) | Principal::Anyone => true,
     }
+}
+
+/// Another user than the daemon's might not be allowed to look. Then this function returns `None`.
+fn refuses_files(dir: &Path) -> Option<String> {
+    let there = dir.ancestors().find_map(|at| Some((at, fs::metadata(at).ok()?)));
+    let (there, found) = there?;
+    let shown = there.display();
+    let is_the_kernels = |fs: StatFs| [PROC_SUPER_MAGIC, SYSFS_MAGIC].contains(&fs.f_type);
+    let is_read_only = |fs: StatVfs| fs.f_flag.contains(StatVfsMountFlags::RDONLY);
+    if !found.is_dir() {
+        Some(format!("{shown} is no directory"))
+    } else if statfs(there).is_ok_and(is_the_kernels) {
+        Some(format!("{shown} is of the kernel, and takes no files"))
+    } else {
+        statvfs(there).is_ok_and(is_read_only).then(|| format!("{shown} is on a read-only file system"))
+    }
+}
+
+fn refuses_reading(file: &Path) -> Option<String> {
+    fs::metadata(file).err().map(|e| e.to_string())
 }
 
 /// Returns the uid of `principal`, if `principal` is a uid or the name of an existing user.

@@ -71,7 +71,14 @@ impl Config {
             }
             warn_of_access(channel, host, &mut warn);
             warn_of_ring(channel, host, &mut warn);
-            warn_of_journal(channel, &mut warn);
+            warn_of_journal(channel, host, &mut warn);
+        }
+        for (index, bridge) in self.bridges.iter().enumerate() {
+            let keys = bridge.keys.as_ref();
+            if let Some((keys, why)) = keys.and_then(|keys| Some((keys, (host.refuses_reading)(keys)?))) {
+                let what = format!("{}: {why}: the bridge does not start", keys.display());
+                list.bridge(index, "bridge.keys", what, "a file of `shmcast bridge key`".to_owned());
+            }
         }
         for (index, field, what, instead) in self.regretted_bridges(host) {
             list.bridge(index, field, what, instead);
@@ -239,11 +246,14 @@ fn warn_of_access(channel: &ChannelConfig, host: &Host, warn: &mut impl FnMut(&'
     }
 }
 
-fn warn_of_journal(channel: &ChannelConfig, warn: &mut impl FnMut(&'static str, String, &str)) {
+fn warn_of_journal(channel: &ChannelConfig, host: &Host, warn: &mut impl FnMut(&'static str, String, &str)) {
     let Some(journal) = &channel.journal else { return };
     if [journal.keep_bytes, journal.keep_free].iter().all(Option::is_none) && journal.keep_age.is_none() {
         let what = "grows until the disk is full; from then on the channel is not recorded".to_owned();
         warn("journal", what, "keep_bytes, keep_age or keep_free");
+    }
+    if let Some(why) = (host.refuses_files)(&journal.dir) {
+        warn("journal.dir", format!("{why}: the channel is not recorded"), "a directory in /var/lib/shmcast");
     }
     if let Some(dir) = SHARED_DIRS.iter().find(|dir| journal.dir.starts_with(dir)) {
         let what = format!("is in {dir}, where every user may make files, and old ones are removed");

@@ -145,6 +145,32 @@ fn a_metrics_port_is_open_to_other_hosts_only_on_request() {
     refuses("[daemon]\nhttp = \"localhost\"\n", shown);
 }
 
+/// Earlier mistakes: the gate was looked for at the first gate's line, and a value that cannot be read was also told as missing.
+#[test]
+fn a_mistake_is_told_once_and_at_its_own_line() {
+    let gates =
+        "[[channel.gate]]\nname = \"a\"\n[[channel.gate]]\nname = \"b\"\n[[channel.gate]]\nname = \"c\"\n";
+    let found = problems(&format!("{TICKS}{gates}wait = \"11s\"\n"));
+    assert_eq!((found.len(), found[0].position.line), (1, 8), "{found:?}");
+    assert!(found[0].what.starts_with("gate \"c\": wait"), "{found:?}");
+    let found = problems(&format!("{TICKS}{}", gates.replace("\"b\"", "\"a\"")));
+    assert_eq!((found.len(), found[0].position.line), (1, 6), "{found:?}");
+
+    let bridge = |line: &str| {
+        format!(
+            "{TICKS}max_message = \"1KiB\"\n[[bridge]]\nchannel = \"ticks\"\nline = [{line}]\n[bridge.send]\n"
+        )
+    };
+    let shown = "7:19: bridge \"ticks\": line: invalid socket address syntax: write IP:PORT, as in \"239.1.2.3:30001\" or \"[::1]:9464\"";
+    refuses(&bridge("{ group = \"239.1.2.3\" }"), shown);
+    let found = problems(&bridge("{ group = \"239.1.2.3\" }, { interface = \"lo\" }"));
+    assert!(found.len() == 2 && found[1].what.contains("missing field `group`"), "{found:?}");
+    refuses("[limits]\nevents_queue = 1\nevents_queue = 2\n", "3:1: duplicate key `events_queue`");
+    let board = format!("{TICKS}board = {{ key = \"0..8\", remove_tag = 65536 }}\n");
+    let found = problems(&board);
+    assert!(found.len() == 1 && found[0].what.ends_with("write a whole number from 0 to 65535"), "{found:?}");
+}
+
 /// The number 666 is not octal 0666, and TOML does not accept 0666.
 #[test]
 fn permissions_are_octal_and_in_quotes() {
@@ -503,6 +529,8 @@ fn host() -> Host {
         numa_nodes: "0-1".parse().ok(),
         interfaces: None,
         exists: |_| true,
+        refuses_files: |_| None,
+        refuses_reading: |_| None,
     }
 }
 
@@ -512,6 +540,38 @@ fn check(arguments: &[&str], stdin: &[u8]) -> Output {
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(stdin).unwrap();
     child.wait_with_output().unwrap()
+}
+
+/// An earlier mistake: a configuration was valid without a warning, and the daemon could not record the channel or start the bridge.
+#[test]
+fn check_warns_of_places_that_are_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = dir.path().join("plain");
+    fs::write(&plain, "").unwrap();
+    let below = plain.join("j").display().to_string();
+    let channel = |name: &str, journal: &str| {
+        format!(
+            "[[channel]]\nname = {name:?}\ncapacity = \"1MiB\"\njournal = {{ dir = {journal:?}, keep_age = \"1d\" }}\n"
+        )
+    };
+    let bridge = "[[bridge]]\nchannel = \"a\"\nprofile = \"native\"\nkeys = \"/nonexistent/keys\"\nline = [{ group = \"239.1.2.3:1\" }]\n[bridge.send]\n";
+    let config = [
+        channel("a", &below),
+        channel("b", "/proc/x"),
+        channel("c", "/var/lib/shmcast/c"),
+        bridge.to_owned(),
+    ];
+    let config = parse(&config.concat());
+    let warnings = config.warnings_on(&Host { exists: |_| true, ..Host::this() });
+    let told = |field: &str| -> Vec<_> {
+        warnings.iter().filter(|warning| warning.field == field).map(|warning| warning.what.clone()).collect()
+    };
+    let dirs = told("journal.dir");
+    assert!(dirs.iter().any(|what| what.contains("plain is no directory")), "{dirs:?}");
+    assert!(dirs.iter().any(|what| what.contains("/proc is of the kernel")), "{dirs:?}");
+    assert!(!dirs.iter().any(|what| what.contains("/var")), "{dirs:?}");
+    let keys = told("bridge.keys");
+    assert!(keys.len() == 1 && keys[0].contains("/nonexistent/keys"), "{keys:?}");
 }
 
 fn text(bytes: &[u8]) -> String {
