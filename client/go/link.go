@@ -14,9 +14,7 @@ import (
 const (
 	firstKnock   = 20 * time.Millisecond
 	lastKnock    = time.Second
-	afterRefusal = time.Second // after a refusal; each further one doubles the pause
-	lastPause    = time.Minute
-	lastLook     = 250 * time.Millisecond // between two looks at the socket during a pause
+	afterRefusal = time.Second
 	mostWaiting  = 8
 )
 
@@ -129,11 +127,7 @@ func (l *link) attach(resume bool) (*conversation, *reply, error) {
 // keep runs until close: it handles the daemon's packets, and attaches again to the next daemon.
 func (l *link) keep() {
 	defer close(l.done)
-	pause, refusals := firstKnock, time.Duration(0)
-	refuse := func() {
-		refusals = min(max(2*refusals, afterRefusal), lastPause)
-		pause = refusals
-	}
+	pause := firstKnock
 	for {
 		l.mutex.Lock()
 		to, isClosed := l.to, l.isClosed
@@ -142,21 +136,23 @@ func (l *link) keep() {
 		case isClosed:
 			return
 		case to == nil:
-			if !l.rest(pause) {
+			select {
+			case <-l.quit:
 				return
+			case <-time.After(pause):
 			}
 			pause = min(2*pause, lastKnock)
 			var refused *RefusedError
 			if err := l.resume(); err == nil {
-				pause, refusals = firstKnock, 0
+				pause = firstKnock
 			} else if errors.As(err, &refused) && lasts(refused.Code) {
-				refuse()
+				pause = afterRefusal
 			}
 			continue
 		}
 		if answer, err := to.receive(); err != nil || !l.heard(answer) {
 			if err == nil && lasts(answer.Code) {
-				refuse()
+				pause = afterRefusal
 			}
 			l.isAttached.Store(false)
 			l.mutex.Lock()
@@ -166,30 +162,6 @@ func (l *link) keep() {
 		}
 		l.wake()
 	}
-}
-
-// rest waits for the pause, or until another daemon has made the socket. It returns false if the link was closed.
-func (l *link) rest(pause time.Duration) bool {
-	before, _ := os.Stat(l.path)
-	for until := time.Now().Add(pause); ; {
-		left := time.Until(until)
-		if left <= 0 {
-			return true
-		}
-		select {
-		case <-l.quit:
-			return false
-		case <-time.After(min(left, lastLook)):
-		}
-		if now, err := os.Stat(l.path); (err == nil) != (before != nil) || err == nil && !isSameSocket(before, now) {
-			return true
-		}
-	}
-}
-
-// isSameSocket compares also the times of the last change, because the next file can get the inode of a removed one.
-func isSameSocket(one, other os.FileInfo) bool {
-	return os.SameFile(one, other) && one.Sys().(*syscall.Stat_t).Ctim == other.Sys().(*syscall.Stat_t).Ctim
 }
 
 // heard handles a packet. It returns false if the connection is no longer usable.

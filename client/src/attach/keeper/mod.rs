@@ -5,7 +5,6 @@
 //! at first and every 250 ms later. The keeper ends one second after the last attachment has ended. Publishing and receiving do not use the
 //! keeper.
 
-mod pause;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +12,6 @@ use crate::attach::connect::Conversation;
 use crate::attach::park;
 use crate::error::ChannelError;
 use crate::lock::Owner;
-use pause::Pause;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{Shutdown, shutdown};
 use shmcast_layout::control::{Generation, RefusalCode, Request, Response, decode};
@@ -38,6 +36,8 @@ const FIRST_KNOCK: Duration = Duration::from_millis(20);
 /// The longest pause between two attempts to attach again. After a crash, a new daemon waits two seconds for the programs that held its
 /// channels. A short pause gives each program several attempts in these two seconds.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
+/// The pause after a refusal whose reason does not pass soon. Without the pause, the keeper would be refused again and again.
+const AFTER_REFUSAL: Duration = Duration::from_secs(1);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -65,8 +65,8 @@ struct Inner {
     owner: Owner,
     socket: Mutex<Option<Arc<ParentsOnly<OwnedFd>>>>,
     connected: AtomicBool,
-    /// The pause after a refusal; `None` if the last request was not refused.
-    paused: Mutex<Option<Pause>>,
+    /// The end of the pause after a refusal.
+    paused: Mutex<Option<Instant>>,
     left: AtomicBool,
     /// Whether the daemon has given the channel to another publisher.
     cut_off: AtomicBool,
@@ -400,7 +400,7 @@ impl Inner {
 
     /// Whether the keeper must attach again now: no daemon knows the attachment, and no pause after a refusal is running.
     fn is_due(&self) -> bool {
-        let is_paused = || lock(&self.paused).as_ref().is_some_and(|pause| pause.lasts(&self.daemon));
+        let is_paused = || lock(&self.paused).is_some_and(|until| Instant::now() < until);
         !self.connected.load(Ordering::Relaxed) && !is_paused()
     }
 
@@ -418,8 +418,7 @@ impl Inner {
     /// descriptor at first, and waits two seconds for each publisher. A publisher that paused might miss these two seconds.
     fn pause_after(&self, code: RefusalCode) {
         if !matches!(code, RefusalCode::Failed | RefusalCode::Limit) {
-            let mut paused = lock(&self.paused);
-            *paused = Some(Pause::after(paused.as_ref(), &self.daemon));
+            *lock(&self.paused) = Some(Instant::now() + AFTER_REFUSAL);
         }
     }
 
@@ -450,7 +449,6 @@ impl Inner {
         let mut socket = lock(&self.socket);
         if !self.left.load(Ordering::Acquire) {
             *socket = Some(shown(attached));
-            *lock(&self.paused) = None;
             self.connected.store(true, Ordering::Relaxed);
         }
     }

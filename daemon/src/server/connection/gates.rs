@@ -2,8 +2,14 @@
 
 use super::sending::may_other_read;
 use super::{Connection, End};
+use futures_util::future::join_all;
 use shmcast::control::{Request, Response};
 use std::os::fd::AsFd;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// The longest time that a publisher waits for its gates because the names of their readers are looked up. Its own patience is 5 s.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Connection<'_> {
     /// Answers a request for gates.
@@ -29,11 +35,15 @@ impl Connection<'_> {
     }
 
     /// Takes the gates from readers that may no longer read the channel. Their connections can be cut off later than the publisher gets its
-    /// gates.
+    /// gates. A reader whose names are not known within [`PATIENCE`] keeps its gates.
     async fn withdraw_gates(&self) {
         let holders = self.shared.registry().gate_holders(self.id);
-        for (channel, who) in holders {
-            if !may_other_read(self.shared, who.clone(), &channel).await {
+        let looked_up = holders.into_iter().map(|(channel, who)| async move {
+            let may_read = timeout(PATIENCE, may_other_read(self.shared, who.clone(), &channel)).await;
+            (channel, who, may_read.unwrap_or(true))
+        });
+        for (channel, who, may_read) in join_all(looked_up).await {
+            if !may_read {
                 self.shared.registry().withdraw_gates(&who, &channel);
             }
         }

@@ -50,7 +50,10 @@ impl Connection<'_> {
         {
             let why =
                 format!("{} may no longer read {channel:?}: add it to the channel's subscribers", self.who);
-            self.shared.registry().withdraw_gates(&self.who, &channel);
+            // A user whose names could not be looked up keeps its gates.
+            if self.who.names.is_some() {
+                self.shared.registry().withdraw_gates(&self.who, &channel);
+            }
             self.refuse(Refused::new(RefusalCode::Denied, why), Some(&channel)).await?;
             return Err(End::CutOff);
         }
@@ -129,13 +132,14 @@ fn is_denied(shared: &ServerState, who: &Identity, channel: &str) -> bool {
     checked.is_err_and(|refused| refused.code == RefusalCode::Denied)
 }
 
-/// Whether the channel's lists still name the user of another connection. The user's names are looked up again.
+/// Whether the channel's lists still name the user of another connection. The user's names are looked up again. If nobody knows the names,
+/// returns true, because nothing is taken from such a user.
 pub(super) async fn may_other_read(shared: &ServerState, who: Identity, channel: &str) -> bool {
     if !is_denied(shared, &Identity { names: None, ..who.clone() }, channel) {
         return true;
     }
     let names = shared.access.names(who.peer()).await.or(who.names.clone());
-    !is_denied(shared, &Identity { names, ..who }, channel)
+    names.is_none() || !is_denied(shared, &Identity { names, ..who }, channel)
 }
 
 fn does_not_read() -> End {

@@ -233,7 +233,8 @@ impl Registry {
         let Self { channels, store, waker, events, uid, gates, .. } = self;
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
         if !channel.may_read(who, *uid) {
-            if !shown.is_empty() {
+            // A user whose names could not be looked up keeps its gates.
+            if !shown.is_empty() && who.names.is_some() {
                 gates.withdraw(who, name);
             }
             let why = format!("{who} may not read {name:?}: add it to the channel's subscribers");

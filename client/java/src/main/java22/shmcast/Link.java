@@ -1,8 +1,6 @@
 package shmcast;
 
 import java.io.IOException;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.ArrayDeque;
 import shmcast.ShmcastException.Code;
 
@@ -14,9 +12,6 @@ final class Link {
     private static final long FIRST_KNOCK = 20;
     private static final long LAST_KNOCK = 250;
     private static final long AFTER_REFUSAL = 1000;
-    private static final long LAST_PAUSE = 60_000;
-    /** The pause between two looks at the daemon's socket during a longer pause. */
-    private static final long LOOK = 250;
     private static final int MOST_WAITING = 8;
     private static final long ANSWER_SECONDS = 5;
 
@@ -37,8 +32,6 @@ final class Link {
     private volatile long deaths;
     /** The pause before the next attempt to attach again, in milliseconds. Only the keeper uses it. */
     private long pause = FIRST_KNOCK;
-    /** The pause after the last refusal; 0 if the last request was not refused. Each further refusal doubles it. */
-    private long refusals;
 
     private final String path;
     private final String request;
@@ -128,11 +121,18 @@ final class Link {
     private void run() {
         while (!isClosed) {
             if (to == null) {
-                rest();
+                synchronized (this) {
+                    if (!isClosed) {
+                        try {
+                            wait(pause);
+                        } catch (InterruptedException e) {
+                            // Only close() ends this thread.
+                        }
+                    }
+                }
                 pause = Math.min(2 * pause, LAST_KNOCK);
                 if (!isClosed && resume()) {
                     pause = FIRST_KNOCK;
-                    refusals = 0;
                 }
             } else if (!hear()) {
                 isAttached = false;
@@ -145,38 +145,10 @@ final class Link {
         }
     }
 
-    /** Waits for the pause, or until another daemon has made the socket, or until the link is closed. */
-    private void rest() {
-        String before = socket();
-        long until = System.nanoTime() + pause * 1_000_000;
-        long left;
-        while (!isClosed && (left = (until - System.nanoTime() + 999_999) / 1_000_000) > 0 && socket().equals(before)) {
-            synchronized (this) {
-                if (!isClosed) {
-                    try {
-                        wait(Math.min(left, LOOK));
-                    } catch (InterruptedException e) {
-                        // Only close() ends this thread.
-                    }
-                }
-            }
-        }
-    }
-
-    /** Identifies the file of the daemon's socket. The text is empty if there is none. */
-    private String socket() {
-        try {
-            return Files.getAttribute(Path.of(path), "unix:fileKey") + " " + Files.getAttribute(Path.of(path), "unix:ctime");
-        } catch (IOException e) {
-            return "";
-        }
-    }
-
     /** Lengthens the pause if another attempt soon after this refusal would be refused, too. */
     private void pauseAfter(String refusal) {
         if (!refusal.equals("failed") && !refusal.equals("limit")) {
-            refusals = Math.min(Math.max(2 * refusals, AFTER_REFUSAL), LAST_PAUSE);
-            pause = refusals;
+            pause = AFTER_REFUSAL;
         }
     }
 
