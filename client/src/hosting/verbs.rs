@@ -1,4 +1,4 @@
-//! What the verbs of `shmcast` need beyond the library's own calls: waits that report errors, and publishers that a signal ends.
+//! Calls that only the verbs of `shmcast` need: waits that report errors, and publishers that a signal ends.
 //!
 //! Functions of this module have no examples, because programs do not need them.
 
