@@ -284,3 +284,68 @@ func TestReaderWaitsASecondAfterARefusal(t *testing.T) {
 		to.Close()
 	}
 }
+
+// TestWaitForAChannelOutlastsLimitsAndARestart: readers of one user wait for a channel, and use up the user's requests. The daemon is
+// restarted meanwhile. Each reader gets the channel from its first message on.
+func TestWaitForAChannelOutlastsLimitsAndARestart(t *testing.T) {
+	d := startDaemon(t, "")
+	d.subscribe(t).Close()
+	config, err := os.ReadFile(filepath.Join(d.dir, "shmcast.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	configure := func(more string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(d.dir, "shmcast.toml"), append(slices.Clone(config), more...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.kill()
+		d.start(t)
+	}
+	configure("\n[limits]\nrequests_per_second = 5\nrequest_burst = 1\n")
+	for _, err = os.Stat(d.socket); err != nil; _, err = os.Stat(d.socket) {
+		time.Sleep(time.Millisecond)
+	}
+	type result struct {
+		s   *Subscriber
+		err error
+	}
+	results := make(chan result)
+	const readers = 4
+	for range readers {
+		go func() {
+			for {
+				s, err := Subscribe("later", Socket(d.socket), WaitForChannel(60*time.Second))
+				// The first attempt needs a daemon that answers.
+				if errors.Is(err, ErrNoDaemon) {
+					continue
+				}
+				results <- result{s, err}
+				return
+			}
+		}()
+	}
+	// The readers wait, and are refused by the limit, until the next daemon has the channel.
+	time.Sleep(time.Second)
+	configure("\n[[channel]]\nname = \"later\"\ncapacity = \"64KiB\"\nmlock = false\n")
+	for until := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		cmd := command(t, "shmcast", "pub", "later", "--set", "prepare=none")
+		cmd.Env = append(os.Environ(), "SHMCAST_SOCKET="+d.socket, DirVariable+"=")
+		cmd.Stdin, cmd.Stderr = strings.NewReader("a\nb\n"), nil
+		if err := cmd.Run(); err == nil {
+			break
+		} else if time.Now().After(until) {
+			t.Fatal(err)
+		}
+	}
+	for range readers {
+		r := <-results
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if lines := expect(t, r.s, "2 b"); !slices.Contains(lines, "1 a") {
+			t.Errorf("the reader got %q", lines)
+		}
+		r.s.Close()
+	}
+}

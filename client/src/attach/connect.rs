@@ -3,7 +3,7 @@
 //! A program talks to the daemon once, at the start. After that, data flows without the daemon. An attached program continues when the
 //! daemon dies.
 
-use crate::error::{ChannelError, is_absent, is_shortage};
+use crate::error::{ChannelError, is_shortage};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use shmcast_layout::control::{
@@ -474,28 +474,5 @@ impl ChannelError {
     /// ```
     pub fn is_unknown_channel(&self) -> bool {
         matches!(self, Self::NotFound { .. } | Self::Refused { code: RefusalCode::UnknownChannel, .. })
-    }
-
-    /// Whether a program that waits for a channel continues to wait after this error: the daemon does not run, was just restarted, does not
-    /// answer, or has too many requests of this user.
-    #[doc(hidden)]
-    pub fn is_passing(&self) -> bool {
-        match self {
-            Self::Silent { .. } | Self::Refused { code: RefusalCode::Limit, .. } => true,
-            Self::NoDaemon { source, .. } => matches!(
-                source.kind(),
-                io::ErrorKind::NotFound
-                    | io::ErrorKind::ConnectionRefused
-                    | io::ErrorKind::ConnectionReset
-                    | io::ErrorKind::BrokenPipe
-            ),
-            _ => false,
-        }
-    }
-
-    /// Whether there is no socket of a daemon, so that no daemon was started here, or the last one has ended in an orderly way.
-    #[doc(hidden)]
-    pub fn is_without_socket(&self) -> bool {
-        matches!(self, Self::NoDaemon { source, .. } if is_absent(source))
     }
 }

@@ -10,11 +10,12 @@
 mod differences;
 mod gates;
 mod generations;
+mod verbs;
 
 pub use crate::attach::park::{Bell, ParkedReader, Sight};
 use crate::board::{BoardCounters, BoardSpec};
 use crate::clock::Clock;
-use crate::directory::{ChannelDetail, check_name};
+use crate::directory::ChannelDetail;
 use crate::error::ChannelError;
 use crate::lock::{self, Held};
 use crate::status::reader_status;
@@ -39,6 +40,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
+pub use verbs::check_channel_name;
 
 /// The least difference between the `created_ns` of two streams of one channel, if both streams begin at sequence 1. Bridges tell streams
 /// apart by `created_ns`, in units of this length.
@@ -46,14 +48,6 @@ pub const STREAM_STEP_NS: u64 = 500_000_000;
 
 /// Highest epoch that the host takes over from a segment, because a publisher can write any number there.
 pub(crate) const LAST_EPOCH: u64 = u32::MAX as u64;
-
-/// Checks the name of a channel. A channel with an invalid name cannot exist anywhere.
-///
-/// # Errors
-/// [`ChannelError::Name`].
-pub fn check_channel_name(name: &str) -> Result<(), ChannelError> {
-    check_name(name).map_err(|why| ChannelError::Name { name: name.to_owned(), why })
-}
 
 /// The properties of a new channel.
 #[derive(Debug, Clone)]

@@ -143,10 +143,8 @@ impl Publisher {
         publish_and_post(writer, (gates, hosted), board, (payload, mark), time, patience)
     }
 
-    /// From the time at which `flag` is not 0, no call of this publisher waits for a gate. A message that a gate holds up is refused with
-    /// [`PublishError::Full`]. If a gate leaves no room for the end of the stream, the channel stays open.
-    #[doc(hidden)]
-    pub fn hurry_after(&mut self, flag: Arc<AtomicUsize>) {
+    /// From the time at which `flag` is not 0, no call of this publisher waits for a gate.
+    pub(crate) fn hurry(&mut self, flag: Arc<AtomicUsize>) {
         if let Some(gates) = &mut self.gates {
             gates.hurry_after(flag);
         }

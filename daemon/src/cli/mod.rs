@@ -54,6 +54,7 @@ mod tune;
 mod units;
 mod verify_release;
 mod waiting;
+mod wanted;
 
 #[cfg(not(feature = "top"))]
 use absent::top;

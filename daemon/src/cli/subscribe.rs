@@ -6,7 +6,7 @@ use super::framing::{OutputFraming, write_message};
 use super::say::{self, Out, note};
 use super::stop::Stop;
 use super::units::{parse_cpu, parse_name, parse_time, words};
-use super::waiting::Wanted;
+use super::wanted::Wanted;
 use super::{Host, HostArg, MISSED};
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;

@@ -1,15 +1,14 @@
 //! `--wait-channel` waits for a channel, and for a daemon that does not answer. `--watch` continues while a channel cannot be read.
 
-use super::place::{Host, HostArg};
 use super::say::{note, print};
 use super::stop::Stop;
-use anyhow::{Error, Result, bail};
-use shmcast::{ChannelError, Client, Start, Subscriber, SubscriberBuilder};
+use anyhow::{Error, Result};
+use shmcast::ChannelError;
 use std::io::IsTerminal;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// The pause between two attempts. A daemon limits the requests of each user.
-const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 /// Interval between two views of `--watch`.
 const EACH: Duration = Duration::from_secs(1);
 /// The longest time for which a signal is not noticed.
@@ -35,7 +34,7 @@ pub(super) struct Waiting<'a> {
     /// Whether the user was told that the daemon does not answer.
     is_told: bool,
     /// Whether there was an error after which the wait continued.
-    has_waited: bool,
+    pub(super) has_waited: bool,
 }
 
 impl<'a> Waiting<'a> {
@@ -107,68 +106,5 @@ impl<'a> View<'a> {
     pub(super) fn wait(&self, since: Instant) -> bool {
         nap(EACH.saturating_sub(since.elapsed()), self.stop);
         !self.stop.is_set()
-    }
-}
-
-/// A channel that a verb reads.
-pub(super) struct Wanted<'a> {
-    pub(super) host: &'a HostArg,
-    pub(super) channel: &'a str,
-    /// Whether the verb waits for the channel.
-    pub(super) waits: bool,
-    /// Whether the verb reads only new messages, without the board.
-    pub(super) is_for_latest: bool,
-    pub(super) stop: &'a Stop,
-}
-
-impl Wanted<'_> {
-    /// Opens the channel with the options of `build`. Returns `None` after a signal.
-    pub(super) fn open(
-        &self,
-        build: impl Fn(&Host, &str) -> SubscriberBuilder,
-    ) -> Result<Option<(Host, Subscriber)>> {
-        let begun = SystemTime::now();
-        let mut waiting = Waiting::new(self.channel, self.stop);
-        loop {
-            let found = self.host.host_of_waiting(self.waits, &mut waiting)?;
-            let Some((host, channel)) = found else { return Ok(None) };
-            let mut builder = build(&host, &channel);
-            // Messages that were published during the wait for the daemon are new to the user.
-            if self.is_for_latest && waiting.has_waited {
-                builder = builder.start(Start::Time(begun));
-            }
-            let mut look = SocketLook::new(&host, self.host);
-            let opened = builder.open_despite(|e| self.waits && !look.is_there() && waiting.goes_on(e));
-            match opened {
-                Ok(subscriber) => return Ok(Some((host, subscriber))),
-                Err(e) if !(e.is_unknown_channel() || self.waits && e.is_passing()) => return Err(e.into()),
-                Err(e) if !self.waits => bail!("{e} (--wait-channel)"),
-                Err(_) if self.stop.is_set() => return Ok(None),
-                // A daemon was started meanwhile.
-                Err(_) => {}
-            }
-        }
-    }
-}
-
-/// Checks whether a daemon was started after a verb has chosen the default directory. A daemon's channels come before this directory.
-struct SocketLook {
-    is_wanted: bool,
-    looked: Instant,
-    is_there: bool,
-}
-
-impl SocketLook {
-    fn new(host: &Host, arg: &HostArg) -> Self {
-        let is_wanted = matches!(host, Host::Directory(_)) && !arg.is_named();
-        Self { is_wanted, looked: Instant::now(), is_there: false }
-    }
-
-    fn is_there(&mut self) -> bool {
-        if self.is_wanted && !self.is_there && self.looked.elapsed() >= PAUSE {
-            self.looked = Instant::now();
-            self.is_there = Client::default_socket().exists();
-        }
-        self.is_there
     }
 }

@@ -45,16 +45,11 @@ impl SubscriberBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open_while(self, mut goes_on: impl FnMut() -> bool) -> Result<Subscriber, ChannelError> {
-        self.open_despite(|_| goes_on())
+        self.open_through(|_| goes_on())
     }
 
-    /// Does the same as [`open_while`](Self::open_while), and passes `goes_on` the error of the last attempt: the channel does not exist,
-    /// or [`is_passing`](ChannelError::is_passing).
-    ///
-    /// # Errors
-    /// [`ChannelError`]. After an error, no file is left.
-    #[doc(hidden)]
-    pub fn open_despite(
+    /// Waits as [`open_while`](Self::open_while). `goes_on` gets the error of the last attempt.
+    pub(crate) fn open_through(
         mut self,
         mut goes_on: impl FnMut(&ChannelError) -> bool,
     ) -> Result<Subscriber, ChannelError> {

@@ -1,0 +1,69 @@
+//! Calls that only the verbs of `shmcast` need: waits that report errors, and publishers that a signal ends.
+//!
+//! Functions of this module have no examples, because programs do not need them.
+
+use crate::directory::check_name;
+use crate::error::{ChannelError, is_absent};
+use crate::publisher::Publisher;
+use crate::subscriber::{Subscriber, SubscriberBuilder};
+use shmcast_layout::control::RefusalCode;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// Checks the name of a channel. A channel with an invalid name cannot exist anywhere.
+///
+/// # Errors
+/// [`ChannelError::Name`].
+pub fn check_channel_name(name: &str) -> Result<(), ChannelError> {
+    check_name(name).map_err(|why| ChannelError::Name { name: name.to_owned(), why })
+}
+
+impl ChannelError {
+    /// Whether a program that waits for a channel continues to wait after this error: the daemon does not run, was just restarted, does not
+    /// answer, or has too many requests of this user.
+    #[doc(hidden)]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Silent { .. } | Self::Refused { code: RefusalCode::Limit, .. } => true,
+            Self::NoDaemon { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+            ),
+            _ => false,
+        }
+    }
+
+    /// Whether there is no socket of a daemon. The socket of a daemon that has ended stays.
+    #[doc(hidden)]
+    pub fn is_without_socket(&self) -> bool {
+        matches!(self, Self::NoDaemon { source, .. } if is_absent(source))
+    }
+}
+
+impl SubscriberBuilder {
+    /// Does the same as [`open_while`](Self::open_while), and passes `goes_on` the error of the last attempt: the channel does not exist,
+    /// or [`is_passing`](ChannelError::is_passing).
+    ///
+    /// # Errors
+    /// [`ChannelError`]. After an error, no file is left.
+    #[doc(hidden)]
+    pub fn open_despite(
+        self,
+        goes_on: impl FnMut(&ChannelError) -> bool,
+    ) -> Result<Subscriber, ChannelError> {
+        self.open_through(goes_on)
+    }
+}
+
+impl Publisher {
+    /// From the time at which `flag` is not 0, no call of this publisher waits for a gate. A message that a gate holds up is refused with
+    /// [`PublishError::Full`](crate::PublishError::Full). If a gate leaves no room for the end of the stream, the channel stays open.
+    #[doc(hidden)]
+    pub fn hurry_after(&mut self, flag: Arc<AtomicUsize>) {
+        self.hurry(flag);
+    }
+}
