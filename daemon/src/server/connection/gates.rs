@@ -2,11 +2,10 @@
 
 use super::sending::may_other_read;
 use super::{Connection, End};
-use futures_util::future::join_all;
 use shmcast::control::{Request, Response};
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// The longest time that a publisher waits for its gates because the names of their readers are looked up. Its own patience is 5 s.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,15 +34,13 @@ impl Connection<'_> {
     }
 
     /// Takes the gates from readers that may no longer read the channel. Their connections can be cut off later than the publisher gets its
-    /// gates. A reader whose names are not known within [`PATIENCE`] keeps its gates.
+    /// gates. All look-ups of names together take at most [`PATIENCE`]. A reader whose names are not known by then keeps its gates.
     async fn withdraw_gates(&self) {
         let holders = self.shared.registry().gate_holders(self.id);
-        let looked_up = holders.into_iter().map(|(channel, who)| async move {
-            let may_read = timeout(PATIENCE, may_other_read(self.shared, who.clone(), &channel)).await;
-            (channel, who, may_read.unwrap_or(true))
-        });
-        for (channel, who, may_read) in join_all(looked_up).await {
-            if !may_read {
+        let until = Instant::now() + PATIENCE;
+        for (channel, who) in holders {
+            let may_read = timeout_at(until, may_other_read(self.shared, who.clone(), &channel)).await;
+            if may_read == Ok(false) {
                 self.shared.registry().withdraw_gates(&who, &channel);
             }
         }
