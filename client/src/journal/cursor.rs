@@ -83,9 +83,17 @@ impl Cursor {
     }
 
     /// Sets whether the file can still grow, because a recorder might be writing to it. In a file that can grow, a missing frame at the end
-    /// is not an error: the frame might still be written.
+    /// is not an error: the frame might still be written. After a file's growth, a bad frame is read from the disk once more.
     pub(super) fn set_growing(&mut self, is_growing: bool) {
+        if self.is_growing && !is_growing {
+            self.unsure = None;
+        }
         self.is_growing = is_growing;
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_unsure(&self) -> bool {
+        self.unsure.is_some()
     }
 
     pub(super) fn trailer(&self) -> Option<&Trailer> {

@@ -274,8 +274,8 @@ impl Past {
                 Ok(reader) => return Ok(Some(reader)),
                 Err(Missing::NotYet) => std::thread::sleep(LOOK_AGAIN),
                 Err(Missing::None) => return Ok(None),
-                // The next round asks a busy daemon again.
-                Err(Missing::Unknown(e)) if e.is_absence() && self.is_waited_for() => {}
+                // The next round asks again a daemon that is busy, or that could not read the journal.
+                Err(Missing::Unknown(e)) if (e.is_absence() || e.is_failure()) && self.is_waited_for() => {}
                 Err(Missing::Unknown(e)) => return Err(e),
             }
         }

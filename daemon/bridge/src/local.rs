@@ -208,6 +208,11 @@ impl Local {
         self.held.is_none_or(|held| held.tried.elapsed() >= self.try_again_after())
     }
 
+    /// Whether the stream had ended before the bridge came, and no delivery has passed since.
+    pub fn is_ended_as_found(&self) -> bool {
+        self.is_as_found && self.publisher.as_ref().is_some_and(Publisher::follows_end)
+    }
+
     /// Returns how long the caller should wait before it tries again a delivery that the channel has not accepted.
     pub fn try_again_after(&self) -> Duration {
         match self.held() {
@@ -252,8 +257,7 @@ impl Local {
 /// ended before the bridge came, and no message has come since, the channel is closed again.
 impl Drop for Local {
     fn drop(&mut self) {
-        let has_ended = self.is_as_found && self.publisher.as_ref().is_some_and(Publisher::follows_end);
-        if has_ended {
+        if self.is_ended_as_found() {
             let _ = self.close();
         }
         self.leave();

@@ -97,6 +97,21 @@ fn a_receiver_that_hears_nothing_says_so_until_something_comes() {
     wait_until("the end of the silence", || ingress.trouble().is_none());
 }
 
+/// An earlier mistake: a receiver that was restarted after the end of its feed asked people to check the sender.
+#[test]
+fn a_receiver_whose_feed_had_ended_expects_nothing() {
+    let _turn = turn();
+    let dirs = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let mut channel = publisher(dirs[0].path());
+    channel.session(*Session::of_channel("TEST", 1).unwrap().as_bytes()).unwrap();
+    channel.close();
+    let ended = receiving(dirs[0].path(), &line(), Vec::new());
+    // The silence of the second receiver begins after the silence of the first one.
+    let other = receiving(dirs[1].path(), &line(), Vec::new());
+    wait_for("the silence of the other one", || other.trouble());
+    assert_eq!(ended.trouble(), None);
+}
+
 /// An earlier mistake: the end of a gap in an earlier ring was taken for the beginning of a session in a later ring.
 #[test]
 fn a_gap_of_an_earlier_ring_is_none_of_a_later_one() {

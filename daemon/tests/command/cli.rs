@@ -291,6 +291,7 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
             "bridge recv t --from 239.1.2.3:1 --pcap /nonexistent/x",
             "cannot write a capture to /nonexistent/x: No such",
         ),
+        ("bridge recv t --from 239.1.2.3:1 --pcap /dev/stdout --json", "give --pcap a file"),
         ("pub t --capacity 100KiB", "power of two"),
         ("pub t --capacity 64KiB --set max_message=1MiB", "raise the capacity"),
         ("pub t --set max_message=0", "at least one byte"),

@@ -3,6 +3,7 @@
 //! - many datagrams in one call, and multicast groups of one source
 //! - descriptors in a packet
 //! - the addresses of network interfaces
+//! - a copy of a descriptor that has only a number
 //! - descriptors that forked children do not keep
 //! - whether a file is open
 //! - the clock's error
@@ -13,6 +14,7 @@
 
 pub mod clock;
 pub mod datagrams;
+pub mod descriptors;
 pub mod fork;
 pub mod handoff;
 pub mod interfaces;

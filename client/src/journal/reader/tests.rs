@@ -82,3 +82,21 @@ fn a_file_that_is_completed_before_the_next_one_is_found_is_read_to_its_end() {
         assert_eq!((read, reader.due(), ends), (5 + rest, 6 + rest, u64::from(rest == 0)));
     }
 }
+
+/// An earlier mistake: the last look at a file did not read a frame from the disk again if the frame had been half read before.
+#[test]
+fn a_half_read_frame_of_a_file_that_grows_no_more_is_read_from_the_disk_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut composer, mut bytes) = begin(1, 1);
+    frame(&mut composer, &mut bytes, 1, 3);
+    let half = bytes.len() + FRAME_HEADER_BYTES + 4;
+    frame(&mut composer, &mut bytes, 4, 3);
+    fs::write(dir.path().join(file_name(1, 1)), &bytes[..half]).unwrap();
+    let mut reader = Journal::open(dir.path()).unwrap().read_from(1).unwrap();
+    let cursor = reader.cursor.as_mut().unwrap();
+    cursor.set_growing(true);
+    assert!(matches!(cursor.next(1).unwrap(), Step::Frame(_)));
+    assert_eq!(cursor.next(4).unwrap(), Step::End);
+    cursor.set_growing(false);
+    assert!(!cursor.is_unsure());
+}

@@ -375,7 +375,7 @@ impl Receiving {
         }
     }
 
-    /// Notes whether something of the feed arrives.
+    /// Notes whether something of the feed arrives. Nothing is expected of a feed that had ended before the bridge came.
     fn note_silence(&mut self) {
         let now_ns = self.awake.at(self.clock.now_ns());
         let (lines, servers) = (&self.inlet.counters.lines, &self.receiver.counters().servers);
@@ -394,6 +394,7 @@ impl Receiving {
             waits_for: Some(next).filter(|next| self.never_skips && *next < self.receiver.horizon()),
         };
         let silent = self.silence.look(heard, wall_ns(), &self.places);
+        let silent = silent.filter(|_| !self.inlet.local.is_ended_as_found());
         *self.shared.silent.lock().unwrap_or_else(PoisonError::into_inner) = silent;
     }
 

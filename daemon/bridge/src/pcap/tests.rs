@@ -5,8 +5,6 @@ use etherparse::PacketBuilder;
 use proptest::prelude::*;
 use shmcast_testkit::number;
 use std::fs;
-use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 
 const FROM: &str = "10.0.0.1:4000";
@@ -406,23 +404,6 @@ fn a_capture_is_private_whatever_was_there_before() {
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let error = std::error::Error::source(&CaptureFile::create(&fifo, 64).unwrap_err()).unwrap().to_string();
     assert!(error.contains("nobody reads"), "{error}");
-}
-
-/// An earlier mistake: `--pcap /dev/stdout` and a shell's `>(program)` were refused as links.
-#[test]
-fn a_capture_goes_into_a_descriptor_of_this_process() {
-    for folder in ["/proc/self/fd", "/dev/fd"] {
-        let (mut reader, writer) = std::io::pipe().unwrap();
-        let path = std::path::PathBuf::from(format!("{folder}/{}", writer.as_raw_fd()));
-        CaptureFile::create(&path, 64).unwrap().finish().unwrap();
-        let link = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink(&path, link.path().join("link")).unwrap();
-        CaptureFile::create(&link.path().join("link"), 64).unwrap_err();
-        drop(writer);
-        let mut bytes = Vec::new();
-        reader.read_to_end(&mut bytes).unwrap();
-        assert!(Capture::open(&bytes[..], &[]).unwrap().read().unwrap().is_none());
-    }
 }
 
 #[test]

@@ -12,11 +12,13 @@ use super::link;
 use super::results::Captured;
 use crossbeam_queue::ArrayQueue;
 use etherparse::PacketBuilder;
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use shmcast::sys::descriptors::duplicate;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::RawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -152,6 +154,11 @@ impl CaptureFile {
         Ok(CaptureFile { path: path.to_owned(), tap: Tap { shared }, writer: Some(writer) })
     }
 
+    /// Whether a capture of this name goes to the program's standard output.
+    pub fn is_stdout(path: &Path) -> bool {
+        descriptor_of(path) == Some(1)
+    }
+
     /// Writes the packets that still wait, and closes the file.
     ///
     /// # Errors
@@ -183,8 +190,8 @@ impl Drop for CaptureFile {
 /// Refuses a link, because another user might have put it there.
 /// Writes to a descriptor of this process, such as `/dev/stdout`, directly.
 fn open(path: &Path) -> io::Result<File> {
-    if is_descriptor(path) {
-        return open_descriptor(path);
+    if let Some(number) = descriptor_of(path) {
+        return open_descriptor(path, number);
     }
     let mut options = File::options();
     let found = match path.symlink_metadata() {
@@ -205,21 +212,30 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether the path names a descriptor of this process, such as `/dev/stdout`, or the path of a shell's `>(program)`. No other program can
-/// put a link there.
-fn is_descriptor(path: &Path) -> bool {
+/// Returns the number of the descriptor of this process that the path names, such as `/dev/stdout`, or the path of a shell's `>(program)`.
+/// No other program can put a link there.
+fn descriptor_of(path: &Path) -> Option<RawFd> {
     let linked = ["/dev/stdout", "/dev/stderr"].iter().any(|name| path == Path::new(name));
-    let path = if linked { fs::read_link(path) } else { Ok(path.to_owned()) };
-    let Ok(path) = path else { return false };
-    let folder = path.parent().and_then(|folder| fs::canonicalize(folder).ok());
-    folder.is_some() && folder == fs::canonicalize("/proc/self/fd").ok()
+    let path = if linked { fs::read_link(path).ok()? } else { path.to_owned() };
+    let folder = fs::canonicalize(path.parent()?).ok()?;
+    let is_ours = fs::canonicalize("/proc/self/fd").is_ok_and(|ours| ours == folder);
+    path.file_name()?.to_str()?.parse().ok().filter(|_| is_ours)
 }
 
-/// Opens the target of a descriptor of this process. What the target already has is kept.
-fn open_descriptor(path: &Path) -> io::Result<File> {
-    match path.metadata()?.file_type().is_fifo() {
-        true => open_fifo(path, OFlags::empty()),
-        false => File::options().append(true).open(path),
+/// Opens the target of a descriptor of this process. What the target already has is kept. A file keeps the descriptor's offset, so that the
+/// capture and the program's other output do not overwrite each other. A FIFO is opened again, because the descriptor might not block.
+fn open_descriptor(path: &Path, number: RawFd) -> io::Result<File> {
+    let own = File::from(duplicate(number)?);
+    if fcntl_getfl(&own)? & OFlags::ACCMODE == OFlags::RDONLY {
+        return Err(Errno::BADF.into());
+    }
+    match own.metadata()?.file_type().is_fifo() {
+        true => match open_fifo(path, OFlags::empty()) {
+            // The FIFO belongs to another user.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(own),
+            opened => opened,
+        },
+        false => Ok(own),
     }
 }
 
@@ -363,5 +379,58 @@ fn in_v6(address: IpAddr) -> Ipv6Addr {
         IpAddr::V4(v4) if v4.is_unspecified() => Ipv6Addr::UNSPECIFIED,
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcap::Capture;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+    use std::os::unix::net::UnixStream;
+
+    /// An earlier mistake: `--pcap /dev/stdout` and a shell's `>(program)` were refused as links.
+    #[test]
+    fn a_capture_goes_into_a_descriptor_of_this_process() {
+        for folder in ["/proc/self/fd", "/dev/fd"] {
+            let (mut reader, writer) = std::io::pipe().unwrap();
+            let path = PathBuf::from(format!("{folder}/{}", writer.as_raw_fd()));
+            CaptureFile::create(&path, 64).unwrap().finish().unwrap();
+            let link = tempfile::tempdir().unwrap();
+            std::os::unix::fs::symlink(&path, link.path().join("link")).unwrap();
+            CaptureFile::create(&link.path().join("link"), 64).unwrap_err();
+            drop(writer);
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes).unwrap();
+            assert!(Capture::open(&bytes[..], &[]).unwrap().read().unwrap().is_none());
+        }
+    }
+
+    /// An earlier mistake: the capture had an offset of its own in the file, so the program's next output overwrote it.
+    #[test]
+    fn a_capture_and_other_output_share_the_offset_of_a_file() {
+        let mut file = tempfile::tempfile().unwrap();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        file.write_all(b"before").unwrap();
+        CaptureFile::create(&path, 64).unwrap().finish().unwrap();
+        file.write_all(b"after").unwrap();
+        let mut bytes = vec![0; 64];
+        let length = file.read_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes[..length], [&b"before"[..], &file_header(), b"after"].concat());
+        assert!(CaptureFile::is_stdout(Path::new("/dev/stdout")) && !CaptureFile::is_stdout(&path));
+    }
+
+    /// An earlier mistake: the descriptor's target was opened again, which the kernel refuses for a socket.
+    #[test]
+    fn a_capture_goes_into_a_socket() {
+        let (mut reader, writer) = UnixStream::pair().unwrap();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", writer.as_raw_fd()));
+        CaptureFile::create(&path, 64).unwrap().finish().unwrap();
+        drop(writer);
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, file_header());
     }
 }

@@ -14,6 +14,7 @@ mod mutant;
 mod packer;
 mod pages;
 mod recover;
+mod refusals;
 #[cfg(test)]
 mod retries;
 mod scan;

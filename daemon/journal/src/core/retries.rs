@@ -207,6 +207,35 @@ fn messages_of_a_last_file_that_cannot_be_sealed_are_not_written() {
     assert!(scene.writer.written() + 1 < scene.next, "{}", scene.writer.written());
 }
 
+/// Without syncs, the messages of two abandoned files are counted. An earlier mistake: the loss record in the second file ended the count of
+/// the first file, although the record was lost, too.
+#[test]
+fn a_loss_that_only_an_abandoned_file_names_counts_again() {
+    let is_write = |step: &Step| matches!(step, Step::Write { .. });
+    let mut scene = Scene::new(SyncPolicy::None);
+    // The first frame has a reserve, so it is synced. The next one is not.
+    for _ in 0..2 {
+        scene.push(100);
+        scene.run(|_| false);
+    }
+    scene.push(100);
+    scene.run(is_write);
+    assert_eq!(scene.writer.unwritten(), 2);
+    scene.push(100);
+    scene.run(|_| false);
+    assert_eq!(scene.writer.unwritten(), 0, "the loss record names the messages");
+    scene.push(100);
+    scene.run(is_write);
+    assert_eq!(scene.writer.unwritten(), 4);
+    scene.push(100);
+    scene.pass(RETRY);
+    scene.run(|_| false);
+    assert_eq!((scene.writer.unwritten(), scene.writer.named), (0, 4));
+    scene.writer.close();
+    scene.run(|_| false);
+    assert_eq!((scene.writer.durable() + 1, scene.writer.named), (scene.next, 0));
+}
+
 /// If a disk is only slow, a writer that is closing does not count it as failed, even though the next file could not be made.
 #[test]
 fn a_disk_that_seals_slowly_has_not_failed() {

@@ -103,6 +103,8 @@ impl Writer {
             }
             let first = self.pending.pop_front().expect("looked at above");
             self.durable = first.next;
+            // The first frame after an abandoned file is the loss record.
+            self.named = 0;
             // The disk has proved that it works.
             (self.failures, self.retry_at) = (0, None);
             self.reserve = self.reserve.max(first.reserve);

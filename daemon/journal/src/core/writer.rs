@@ -23,7 +23,7 @@ const AHEAD: u64 = 768 << 10;
 #[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) number: u64,
-    name: String,
+    pub(super) name: String,
     composer: Composer,
     pub(super) is_named: bool,
     begun: Duration,
@@ -102,6 +102,8 @@ pub struct Writer {
     pub(super) bytes_written: u64,
     /// Messages of abandoned files that are in memory no more, until a later frame is written.
     pub(super) forgotten: u64,
+    /// Messages that only a loss record names, until the record is durable.
+    pub(super) named: u64,
     pub(super) is_closing: bool,
     /// Whether the last file was abandoned, and no new file was begun since then.
     pub(super) gave_up: bool,
@@ -142,6 +144,7 @@ impl Writer {
             buffered: 0,
             bytes_written: 0,
             forgotten: 0,
+            named: 0,
             is_closing: false,
             gave_up: false,
         }
@@ -406,7 +409,7 @@ impl Writer {
                     open.written = frames;
                     open.synced = if each { frames } else { open.synced };
                     self.written = self.written.max(next);
-                    self.forgotten = 0;
+                    self.named += std::mem::take(&mut self.forgotten);
                     if is_proof && open.is_named {
                         (self.failures, self.retry_at) = (0, None);
                     }
@@ -449,57 +452,5 @@ impl Writer {
             }
             Purpose::GiveUp => {}
         }
-    }
-
-    fn refused(&mut self, doing: Purpose, error: io::Error, now: Now) {
-        let (what, file) = match doing {
-            Purpose::Spare => (NEXT_FILE, None),
-            Purpose::Frames { file, .. } => ("write", Some(file)),
-            Purpose::Footer { file, .. } => ("write the footer", Some(file)),
-            Purpose::Sync { file, .. } => ("sync", Some(file)),
-            Purpose::Name { file } => ("name the file", Some(file)),
-            Purpose::Finish { file } => ("seal the file", Some(file)),
-            Purpose::GiveUp => ("rename a file that was given up", None),
-        };
-        self.errors.push_back((what, error));
-        if matches!(doing, Purpose::Sync { .. }) && is(Mutant::RetryAfterFailedSync) {
-            return;
-        }
-        let is_current = file.is_some_and(|file| self.files.iter().any(|open| open.number == file));
-        if matches!(doing, Purpose::Spare) {
-            self.spare = Spare::None;
-            self.spare_retry_at = Some(now.mono + self.settings.retry_every);
-        } else if is_current {
-            self.give_up(now);
-        }
-    }
-
-    /// Abandons all open files. Frames that are not durable go to a new file.
-    fn give_up(&mut self, now: Now) {
-        self.failures += 1;
-        self.gave_up = true;
-        if self.failures > 1 {
-            self.retry_at = Some(now.mono + self.settings.retry_every);
-        }
-        for file in std::mem::take(&mut self.files) {
-            let number = file.number;
-            self.help.retain(|(doing, _)| !matches!(doing, Purpose::Name { file } | Purpose::Finish { file } if *file == number));
-            let rename = Step::Rename { number, name: format!("{}.suspect", file.name) };
-            self.help.push_back((Purpose::GiveUp, vec![rename, Step::SyncDirectory]));
-            // The file is closed even if it cannot be renamed.
-            self.help.push_back((Purpose::GiveUp, vec![Step::Close { number }]));
-            (self.header.previous_salt, self.header.previous_chain) = (0, 0);
-        }
-        while let Some(last) = self.pending.pop_back() {
-            match last.frame {
-                Some(frame) => self.waiting.push_front(frame),
-                None => {
-                    self.buffered -= last.size;
-                    self.forgotten += u64::from(last.messages);
-                }
-            }
-        }
-        self.freed = 0;
-        self.written = self.durable;
     }
 }

@@ -112,6 +112,11 @@ impl Common {
 
     fn capture(&self, spec: &BridgeSpec) -> Result<Option<CaptureFile>> {
         let Some(path) = &self.pcap else { return Ok(None) };
+        if self.json && CaptureFile::is_stdout(path) {
+            bail!(
+                "--json prints the counters on stdout, to which --pcap writes the packets: give --pcap a file"
+            );
+        }
         Ok(Some(CaptureFile::create(path, spec.payload_bytes)?))
     }
 

@@ -4,7 +4,7 @@ use super::{Connection, End};
 use crate::server::access::FRESH;
 use crate::server::bridges::BridgeFigures;
 use crate::server::events::Events;
-use crate::server::journals::{Asked, Loan};
+use crate::server::journals::{Asked, Journals, Loan};
 use crate::server::registry::Refused;
 use shmcast::StreamId;
 use shmcast::control::{Event, History, Promotion, RefusalCode, Response};
@@ -13,13 +13,17 @@ use shmcast::journal::Wanted;
 use shmcast::journal::format::FILE_HEADER_BYTES;
 use std::fmt::Display;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-/// The longest wait of a reader for its turn at a journal's file.
+/// The longest wait of a reader for its turn at a journal's file, and for a journal's first file.
 const DISK_PATIENCE: Duration = Duration::from_millis(300);
+/// The pause before the next search for the first file of a journal.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Readers reported in one packet.
 const READERS_A_PACKET: usize = 64;
 
@@ -123,34 +127,12 @@ impl Connection<'_> {
 
     async fn find_history(&mut self, channel: &str, asked: Asked) -> Result<Loan, Refused> {
         self.shared.registry().check_reader(&self.who, channel)?;
-        let none = || {
-            let why = format!("the daemon keeps no journal of channel {channel:?}, or it has no file yet");
-            Refused::new(RefusalCode::NoJournal, why)
-        };
-        let (journals, name) = (self.shared.journals.clone(), channel.to_owned());
-        let lending = journals.clone();
-        let turn = journals.turn(channel).ok_or_else(none)?;
+        let journals = self.shared.journals.clone();
+        let turn = journals.turn(channel).ok_or_else(|| no_journal(channel))?;
         self.served = None;
-        let found = match timeout(DISK_PATIENCE, turn.acquire_owned()).await {
-            Ok(turn) => {
-                let lend = move || {
-                    let _turn = turn;
-                    lending.lend(&name, asked)
-                };
-                Some(spawn_blocking(lend).await)
-            }
-            Err(_) => None,
-        };
+        let found = find_file(&journals, channel, &turn, asked).await;
         self.wait_for_turn().await;
-        let slow =
-            || Refused::new(RefusalCode::Limit, "read the journal: others have their turn first: ask again");
-        let found = found.ok_or_else(slow)?;
-        let failed = |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("read the journal: {e}"));
-        let found = found.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
-        // The recorder has perhaps taken messages from the ring already, and is about to write them into its first file.
-        let missing =
-            || if journals.may_record(channel) { failed(&"it has no file yet: ask again") } else { none() };
-        found.ok_or_else(missing)
+        found
     }
 
     /// Sends the state of one channel, or of all channels that the program may read, with their readers.
@@ -172,6 +154,45 @@ impl Connection<'_> {
     }
 }
 
+fn no_journal(channel: &str) -> Refused {
+    let why = format!("the daemon keeps no journal of channel {channel:?}, or it has no file yet");
+    Refused::new(RefusalCode::NoJournal, why)
+}
+
+/// Finds the file that a reader wants. If the recorder is about to make its first file, waits for the file up to [`DISK_PATIENCE`].
+async fn find_file(
+    journals: &Journals,
+    channel: &str,
+    turn: &Arc<Semaphore>,
+    asked: Asked,
+) -> Result<Loan, Refused> {
+    let failed = |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("read the journal: {e}"));
+    let until = Instant::now() + DISK_PATIENCE;
+    loop {
+        let is_last = Instant::now() >= until;
+        let turn = timeout(DISK_PATIENCE, turn.clone().acquire_owned()).await.map_err(|_| {
+            Refused::new(RefusalCode::Limit, "read the journal: others have their turn first: ask again")
+        })?;
+        let (lending, name) = (journals.clone(), channel.to_owned());
+        let lend = move || {
+            let _turn = turn;
+            lending.lend(&name, asked)
+        };
+        let found = spawn_blocking(lend).await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+        if let Some(loan) = found {
+            return Ok(loan);
+        }
+        // The recorder has perhaps taken messages from the ring already, and is about to write them into its first file.
+        if !journals.may_record(channel) {
+            return Err(no_journal(channel));
+        }
+        if is_last {
+            return Err(failed(&"it has no file yet: ask again"));
+        }
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
 /// Returns the next event for a client that follows events. For other clients it never returns.
 pub(super) async fn next_event(follows: &mut Option<Receiver<Event>>) -> Event {
     let Some(events) = follows else { return std::future::pending().await };
@@ -179,5 +200,31 @@ pub(super) async fn next_event(follows: &mut Option<Receiver<Event>>) -> Event {
         Ok(event) => event,
         Err(RecvError::Lagged(lost)) => Events::lost(lost),
         Err(RecvError::Closed) => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// An earlier mistake: a reader that came some milliseconds before the first file was refused, and asked again a second later.
+    #[tokio::test]
+    async fn the_first_file_of_a_journal_is_waited_for() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = room.path().join("journal");
+        let text =
+            format!("[[channel]]\nname = \"a\"\ncapacity = \"64KiB\"\njournal = {{ dir = {dir:?} }}\n");
+        let config = Config::parse(&text, "test").unwrap();
+        let journals = Journals::starting("a", config.channels[0].journal.as_ref().unwrap());
+        let turn = journals.turn("a").unwrap();
+        let asked = Asked { stream: None, wanted: Wanted::Sequence(1), read: None };
+        let publisher = shmcast::Publisher::builder("a").dir(room.path()).capacity(64 << 10).open().unwrap();
+        // The second branch runs at the first wait of the first branch.
+        let (found, ()) = tokio::join!(find_file(&journals, "a", &turn, asked), async {
+            std::fs::create_dir(&dir).unwrap();
+            shmcast::journal::create(&dir, publisher.header()).unwrap();
+        });
+        assert!(found.unwrap().is_recording);
     }
 }

@@ -54,9 +54,11 @@ impl Recording {
         *self.files() = None;
     }
 
-    /// Whether a recorder is starting, or runs and can write. Before it has its first file, it can have taken messages from the ring.
+    /// Whether a recorder is starting, or runs and can write. Before it has its first file, it can have taken messages from the ring. A
+    /// recorder that waits for the channel's previous recorder has taken none, and the wait can be long.
     pub(super) fn may_record(&self) -> bool {
-        matches!(self.state().name(), "starting" | "recording")
+        let state = self.state();
+        !state.is_waiting && matches!(state.name(), "starting" | "recording")
     }
 
     pub(super) fn lend(&self, Asked { stream, wanted, read }: Asked) -> Result<Option<Loan>, JournalError> {
@@ -87,6 +89,10 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::server::events::Events;
+    use crate::server::journals::{Journals, Recorders};
+    use shmcast_testkit::wait_until;
+    use std::sync::mpsc::channel;
+    use std::thread::spawn;
 
     #[test]
     fn a_recorder_without_a_file_is_waited_for() {
@@ -116,5 +122,27 @@ mod tests {
         assert_eq!(ask(earlier_stream), Some(false));
         recording.fail(&Events::new(1, 0), "no space");
         assert_eq!((ask(new), recording.may_record()), (Some(false), false));
+    }
+
+    /// An earlier mistake: readers waited seconds for a recorder that could not start yet, and then failed.
+    #[test]
+    fn a_recorder_that_waits_for_the_one_before_is_not_waited_for() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = room.path().join("journal");
+        let text =
+            format!("[[channel]]\nname = \"a\"\ncapacity = \"64KiB\"\njournal = {{ dir = {dir:?} }}\n");
+        let config = Config::parse(&text, "test").unwrap();
+        let journals = Journals::default();
+        let events = Events::new(1, 0);
+        let mut recorders = Recorders::new(journals.clone(), events, room.path().join("no daemon"));
+        let (ends, is_ended) = channel::<()>();
+        recorders.leaving.insert("a".to_owned(), spawn(move || assert!(is_ended.recv().is_err())));
+        recorders.apply(&config.channels);
+        let state = || journals.status("a").unwrap().state;
+        assert_eq!((&state()[..], journals.may_record("a")), ("starting", false));
+        drop(ends);
+        wait_until("the next recorder's attempt", || state() == "failed");
+        assert!(!journals.find("a").unwrap().state().is_waiting);
+        recorders.stop(|_| None);
     }
 }

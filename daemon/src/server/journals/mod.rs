@@ -43,6 +43,14 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub struct Journals(Arc<Mutex<BTreeMap<String, Arc<Recording>>>>);
 
 impl Journals {
+    /// Makes the journals of one channel, whose recorder is still starting.
+    #[cfg(test)]
+    pub fn starting(channel: &str, config: &JournalConfig) -> Self {
+        let journals = Self::default();
+        journals.recordings().insert(channel.to_owned(), Arc::new(Recording::new(channel, config)));
+        journals
+    }
+
     fn recordings(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Recording>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -166,7 +174,9 @@ impl Recorders {
         let channel = recording.channel.clone();
         // The new thread waits until the previous thread has written its last frames. If the new thread cannot be started, the previous
         // thread is kept for the next attempt.
-        let before = Arc::new(Mutex::new(self.leaving.remove(&channel)));
+        let before = self.leaving.remove(&channel);
+        recording.state().is_waiting = before.is_some();
+        let before = Arc::new(Mutex::new(before));
         let work = Work {
             recording: recording.clone(),
             events: self.events.clone(),
@@ -242,6 +252,8 @@ struct State {
     /// The stream that is recorded, or was recorded last.
     stream: Option<StreamId>,
     is_running: bool,
+    /// Whether the thread waits for the thread of the channel's previous journal.
+    is_waiting: bool,
     /// The reason why there is no recorder.
     why: Option<String>,
     size_bytes: u64,
@@ -342,6 +354,7 @@ impl Work {
         if let Some(before) = before {
             // The thread has reported its own errors.
             let _ = before.join();
+            self.recording.state().is_waiting = false;
         }
         let mut pauses = Pauses::default();
         while !self.recording.is_to_stop() {

@@ -161,7 +161,7 @@ impl Unwrap {
                 if let Some(session) = datagram.first_chunk().map(|name| Session::from_bytes(*name)) {
                     match self.feed.as_ref().is_some_and(|feed| feed.session == session) {
                         true => self.counters.damaged += 1,
-                        false => self.unread.note(session),
+                        false => self.unread.note_latest(session),
                     }
                 }
                 return None;

@@ -42,10 +42,19 @@ impl Left {
         }
     }
 
+    /// Counts a packet. If the list is full, forgets the oldest session for a new one.
+    pub(super) fn note_latest(&mut self, session: Session) {
+        let is_known = self.0.iter().any(|(known, _)| *known == session);
+        if !is_known && self.0.len() == REMEMBERED {
+            self.0.remove(0);
+        }
+        self.note(session);
+    }
+
     /// Forgets a session, and returns the number of its packets.
     fn take(&mut self, session: Session) -> u64 {
         let at = self.0.iter().position(|(known, _)| *known == session);
-        at.map_or(0, |at| self.0.swap_remove(at).1)
+        at.map_or(0, |at| self.0.remove(at).1)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Session, u64)> + '_ {

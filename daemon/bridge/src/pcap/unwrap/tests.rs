@@ -229,6 +229,11 @@ fn an_unreadable_packet_before_its_session_is_damage() {
     let (got, counters) = unwrap(None, &datagrams, true);
     assert!(got.contains(&Got::Messages(2..4)), "{got:?}");
     assert_eq!((counters.malformed.total(), counters.damaged, counters.has_lost()), (3, 1, true));
+    // An earlier mistake: nothing more was remembered after 256 other datagrams.
+    let noise = (0..300u64).map(|n| [n.to_be_bytes(), n.to_be_bytes()].concat());
+    let datagrams: Vec<_> = noise.chain([first.clone(), packet("FEED", 2, 1)]).collect();
+    let (_, counters) = unwrap(None, &datagrams, true);
+    assert_eq!((counters.malformed.total(), counters.damaged), (301, 1));
     let (_, counters) = unwrap(Some("FEED"), &[packet("FEED", 2, 1), first], true);
     assert_eq!((counters.damaged, counters.has_lost()), (1, true));
 }

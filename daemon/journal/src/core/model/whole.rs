@@ -33,6 +33,7 @@ pub(super) fn copy(of: &Writer) -> Writer {
         buffered: of.buffered,
         bytes_written: of.bytes_written,
         forgotten: of.forgotten,
+        named: of.named,
         is_closing: of.is_closing,
         gave_up: of.gave_up,
     }
