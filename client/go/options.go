@@ -5,6 +5,7 @@ import "time"
 type options struct {
 	dir, socket string
 	daemon      bool
+	since       time.Time // of startSince: begins with the first message of this time or later
 	start       startAt
 	sequence    uint64
 	resume      resumeAt
@@ -29,6 +30,7 @@ const (
 	startOldest
 	startSequence
 	startBoard
+	startSince
 )
 
 const (
@@ -136,7 +138,8 @@ func Hidden() Option { return func(o *options) { o.hidden = true } }
 
 // WaitForChannel waits for this time until the channel appears. By default the channel must exist. If the channel appears in this time, a
 // reader with [FromLatest] begins at the oldest message in the ring. A daemon is asked at last twice a second. The wait also continues while
-// a daemon that has answered is restarted, or has too many requests of this user.
+// the daemon does not run or does not answer, or has too many requests of this user. If the channel was there after such an error, a reader
+// with [FromLatest] begins with the first message since the call.
 func WaitForChannel(patience time.Duration) Option {
 	return func(o *options) { o.patience = patience }
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -379,5 +380,57 @@ func TestIterationEndsWithTheLastPublisher(t *testing.T) {
 	publish(t, dir, "c", numbered(6, 6))
 	if told := all(); !slices.Equal(told, []Kind{KindNewEpoch, m, KindEnd}) {
 		t.Errorf("%v", told)
+	}
+}
+
+func TestReaderWaitsForADaemonOfItsProtocol(t *testing.T) {
+	path := channels(t) + "/socket"
+	served := make(chan error, 1)
+	time.AfterFunc(50*time.Millisecond, func() {
+		served <- func() error {
+			listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+			if err != nil {
+				return err
+			}
+			defer listener.Close()
+			c, err := listener.Accept()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if _, err = c.Read(make([]byte, 1000)); err == nil {
+				_, err = c.Write([]byte(`{"reply":"welcome","version":99}`))
+			}
+			return err
+		}()
+	})
+	_, err := Subscribe("c", Socket(path), WaitForChannel(time.Minute))
+	if err == nil || !strings.Contains(err.Error(), "version 99") {
+		t.Fatal(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReaderThatWaitedForTheDaemonBeginsAtTheTimeOfTheCall(t *testing.T) {
+	dir := channels(t)
+	publish(t, dir, "c", numbered(1, 9))
+	for name, want := range map[string]struct {
+		since time.Duration
+		next  uint64
+	}{"before": {time.Hour, 1}, "after": {-time.Hour, 10}} {
+		s := &Subscriber{opts: options{dir: dir, since: time.Now().Add(-want.since)}}
+		s.beginLate(false)
+		if err := s.attach("c"); err != nil || s.NextSequence() != want.next {
+			t.Errorf("%s: %v, next %d", name, err, s.NextSequence())
+		}
+		s.Close()
+		if s.beginLate(true); s.opts.start != startOldest {
+			t.Errorf("%s: a new channel has only new messages", name)
+		}
+		if s.beginLate(false); s.opts.start != startOldest {
+			t.Errorf("%s: the channel did not exist before", name)
+		}
 	}
 }

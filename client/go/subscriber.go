@@ -70,26 +70,36 @@ func Subscribe(channel string, with ...Option) (*Subscriber, error) {
 			return nil, err
 		}
 	}
-	until := time.Now().Add(s.opts.patience)
-	pause, answered := firstPause, false
+	s.opts.since = time.Now()
+	until := s.opts.since.Add(s.opts.patience)
+	pause := firstPause
 	for {
 		err := s.attach(channel)
 		if err == nil {
 			return s, nil
 		}
 		isAbsent := errors.Is(err, ErrNoChannel)
-		answered = answered || isAbsent
 		left := time.Until(until)
-		if left <= 0 || !(isAbsent || isLimit(err) || answered && s.opts.daemon && isPassing(err)) {
+		if left <= 0 || !(isAbsent || isLimit(err) || s.opts.daemon && isPassing(err)) {
 			return nil, fmt.Errorf("subscribe to %s: %w", channel, err)
 		}
-		if isAbsent && s.opts.start == startLatest && !s.opts.conflates {
-			s.opts.start = startOldest // all messages of the channel will be new
-		}
+		s.beginLate(isAbsent)
 		time.Sleep(min(pause, left))
 		if s.opts.daemon {
 			pause = min(2*pause, longestPause) // a daemon limits the requests of each user
 		}
+	}
+}
+
+// beginLate sets the start of a reader with [FromLatest] that must wait. All messages of a channel that did not exist are new. A channel of a
+// daemon that gave no answer can be older than the wait.
+func (s *Subscriber) beginLate(isAbsent bool) {
+	switch start := s.opts.start; {
+	case s.opts.conflates || start != startLatest && start != startSince:
+	case isAbsent:
+		s.opts.start = startOldest
+	default:
+		s.opts.start = startSince
 	}
 }
 
@@ -187,6 +197,8 @@ func (s *Subscriber) begin() (err error) {
 	switch s.opts.start {
 	case startOldest:
 		at, err = s.oldest()
+	case startSince:
+		at, err = s.firstSince(s.opts.since)
 	case startSequence:
 		var old *TooOldError
 		if at, err = s.seek(s.opts.sequence); errors.As(err, &old) {

@@ -2,6 +2,7 @@ package shmcast
 
 import (
 	"context"
+	"errors"
 	"math"
 	"os"
 	"runtime"
@@ -99,4 +100,55 @@ func ageOf(now, ticks, rate uint64) time.Duration {
 	}
 	ns := float64(elapsed/rate)*1e9 + float64(elapsed%rate)*1e9/float64(rate)
 	return time.Duration(min(ns, math.MaxInt64/2))
+}
+
+// firstSince finds the first message of this time or later in the ring. It moves the reader.
+func (s *Subscriber) firstSince(since time.Time) (place, error) {
+	age := time.Since(since)
+	oldest, err := s.oldest()
+	if err != nil {
+		return place{}, err
+	}
+	tail, err := s.tail()
+	if err != nil {
+		return place{}, err
+	}
+	var old *TooOldError
+	low, high := oldest.sequence, tail.sequence
+	for low < high {
+		middle := low + (high-low)/2
+		at, err := s.seek(middle)
+		if err != nil && !errors.As(err, &old) {
+			return place{}, err
+		}
+		if s.jump(at); err != nil || s.isNextOlder(age) {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	if low <= oldest.sequence {
+		return s.oldest()
+	}
+	at, err := s.seek(low)
+	if errors.As(err, &old) {
+		return s.oldest()
+	}
+	return at, err
+}
+
+// isNextOlder says whether the next message is older than this age.
+func (s *Subscriber) isNextOlder(age time.Duration) bool {
+	for range 64 {
+		switch s.poll(nil, &s.found) {
+		case foundMessage, foundTooSmall: // the payload is not wanted
+			ticks := s.found.meta & (1<<48 - 1)
+			return ticks != 0 && s.Age(ticks) > age
+		case foundLapped:
+			return true
+		case foundSuperseded, foundCorrupt:
+			return false
+		}
+	}
+	return false
 }

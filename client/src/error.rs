@@ -278,6 +278,7 @@ impl ChannelError {
     }
 
     /// Whether the cause of this error is a lack of descriptors or memory. Such an error says nothing about the channel.
+    /// Whether the error is a lack of descriptors or memory. Such an error says nothing about the file.
     pub(crate) fn is_shortage(&self) -> bool {
         matches!(self, Self::Os { source, .. } if is_shortage(source))
     }
@@ -415,7 +416,6 @@ fn advice(e: &io::Error) -> &'static str {
     }
 }
 
-/// Whether the error is a lack of descriptors or memory. Such an error says nothing about the file.
 /// Returns what to do if no daemon answers at a socket because of this error.
 fn socket_advice(socket: &Path, e: &io::Error) -> &'static str {
     let is_other = || fs::metadata(socket).is_ok_and(|found| !found.file_type().is_socket());

@@ -195,7 +195,11 @@ impl Receiving {
                 self.wait_for_gates().await;
                 continue;
             }
-            let Receiving { reader, inlet, .. } = &mut self;
+            let Receiving { reader, inlet, leader, .. } = &mut self;
+            if leader.is_awaited(now_ns) {
+                // The leader possibly has the messages that the reader would give up.
+                reader.handle_undelivered(now_ns);
+            }
             if let Some((round, ask)) = reader.poll(now_ns, &mut |delivery| inlet.take(delivery)) {
                 self.ask(round, ask);
             }

@@ -113,7 +113,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (mut sums, mut waits, mut told) = (Sums::default(), args.wait_channel, None::<String>);
     let mut lost = None;
     let ended = loop {
-        let wanted = Wanted { host: &args.host, channel: &channel, waits, is_for_latest: false, stop: &stop };
+        let wanted = Wanted { host: &args.host, channel: &channel, waits, stop: &stop };
         let (host, subscriber) = match wanted.open(|host, channel| builder_of(&config, host, channel)) {
             Ok(Some(opened)) => opened,
             Ok(None) => break Ok(()),

@@ -265,13 +265,7 @@ fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCod
 
 /// Attaches. Waits for the channel first, if the user asked for that. Returns `None` after a signal.
 fn attach(args: &Args, from: Start, stop: &Stop) -> Result<Option<(Host, Subscriber)>> {
-    let wanted = Wanted {
-        host: &args.host,
-        channel: &args.channel,
-        waits: args.wait_channel,
-        is_for_latest: from == Start::Latest && !args.conflate,
-        stop,
-    };
+    let wanted = Wanted { host: &args.host, channel: &args.channel, waits: args.wait_channel, stop };
     let opened = wanted.open(|host, channel| builder_of(args, from, host, channel))?;
     if let Some((_, subscriber)) = &opened {
         if let Some(why) = subscriber.page_refused() {

@@ -4,7 +4,7 @@ use super::place::{Host, HostArg};
 use super::stop::Stop;
 use super::waiting::{PAUSE, Waiting};
 use anyhow::{Result, bail};
-use shmcast::{Client, Start, Subscriber, SubscriberBuilder};
+use shmcast::{Client, Subscriber, SubscriberBuilder};
 use std::time::{Instant, SystemTime};
 
 /// A channel that a verb reads.
@@ -13,8 +13,6 @@ pub(super) struct Wanted<'a> {
     pub(super) channel: &'a str,
     /// Whether the verb waits for the channel.
     pub(super) waits: bool,
-    /// Whether the verb reads only new messages, without the board.
-    pub(super) is_for_latest: bool,
     pub(super) stop: &'a Stop,
 }
 
@@ -31,8 +29,8 @@ impl Wanted<'_> {
             let Some((host, channel)) = found else { return Ok(None) };
             let mut builder = build(&host, &channel);
             // Messages that were published during the wait for the daemon are new to the user.
-            if self.is_for_latest && waiting.has_waited {
-                builder = builder.start(Start::Time(begun));
+            if waiting.has_waited {
+                builder = builder.waited_since(begun);
             }
             let mut look = SocketLook::new(&host, self.host);
             let opened = builder.open_despite(|e| self.waits && !look.is_there() && waiting.goes_on(e));

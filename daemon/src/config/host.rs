@@ -8,9 +8,9 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{Group, Uid, User};
 use rustix::fs::{StatFs, StatVfs, StatVfsMountFlags, statfs, statvfs};
 use shmcast::sys::interfaces;
-use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
+use std::{fs, io};
 
 /// The number of the capability `CAP_IPC_LOCK`. A process with this capability is allowed to lock any amount of memory.
 const CAP_IPC_LOCK: u32 = 14;
@@ -90,8 +90,14 @@ fn refuses_files(dir: &Path) -> Option<String> {
     }
 }
 
+/// Another user than the daemon's might not be allowed to look. Then this function returns `None`.
 fn refuses_reading(file: &Path) -> Option<String> {
-    fs::metadata(file).err().map(|e| e.to_string())
+    fs::metadata(file).err().filter(is_the_files).map(|e| e.to_string())
+}
+
+/// Whether the error would be the same for the daemon's user.
+fn is_the_files(error: &io::Error) -> bool {
+    error.kind() != io::ErrorKind::PermissionDenied
 }
 
 /// Returns the uid of `principal`, if `principal` is a uid or the name of an existing user.
@@ -115,6 +121,14 @@ fn read_list(path: &str) -> Option<CpuList> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_only_this_user_may_not_look_at_gives_no_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(refuses_reading(&dir.path().join("none")).is_some());
+        assert!(refuses_reading(dir.path()).is_none());
+        assert!(!is_the_files(&io::ErrorKind::PermissionDenied.into()));
+    }
 
     #[test]
     fn this_machine_has_memory_cpus_and_root() {

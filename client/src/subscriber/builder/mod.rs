@@ -14,7 +14,7 @@ use crate::wait::Wait;
 use shmcast_layout::layout::reader_page::Role;
 use shmcast_layout::mem::Preparation;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The options for subscribing to a channel.
 #[derive(Debug, Clone)]
@@ -31,6 +31,8 @@ pub struct SubscriberBuilder {
     record_latency: bool,
     role: Role,
     wait_for_channel: Option<Duration>,
+    /// The beginning of a wait that the program had before it opens the subscriber.
+    waited_since: Option<SystemTime>,
     schema: Option<SchemaId>,
     longest_nap: Duration,
     tags: Option<Tags>,
@@ -57,6 +59,7 @@ impl SubscriberBuilder {
             record_latency: false,
             role: Role::Reader,
             wait_for_channel: None,
+            waited_since: None,
             schema: None,
             longest_nap: LONGEST_NAP,
             tags: None,

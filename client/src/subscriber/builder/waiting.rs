@@ -11,6 +11,14 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 impl SubscriberBuilder {
+    /// Sets when the program began to wait for the daemon. A subscriber with [`Start::Latest`] then begins at this time, or with all messages
+    /// of a channel that does not exist yet.
+    #[doc(hidden)]
+    pub fn waited_since(mut self, begun: SystemTime) -> Self {
+        self.waited_since = Some(begun);
+        self
+    }
+
     /// Opens the subscriber. Touching the pages takes about 0.1 ms per MiB of the ring.
     ///
     /// # Errors
@@ -53,8 +61,11 @@ impl SubscriberBuilder {
         mut self,
         mut goes_on: impl FnMut(&ChannelError) -> bool,
     ) -> Result<Subscriber, ChannelError> {
-        let begun = SystemTime::now();
+        let begun = self.waited_since.unwrap_or_else(SystemTime::now);
         let is_for_latest = self.start == Start::Latest;
+        if is_for_latest && self.waited_since.is_some() {
+            self.begin_at(begun);
+        }
         let longest = if self.client.is_some() { LONGEST_PAUSE } else { FIRST_PAUSE };
         let (mut pause, mut is_over) = (FIRST_PAUSE, false);
         loop {
@@ -79,7 +90,13 @@ impl SubscriberBuilder {
     fn begin_late(&mut self, error: &ChannelError, begun: SystemTime) {
         if error.is_unknown_channel() {
             (self.start, self.begins_in_ring) = (Start::Oldest, true);
-        } else if self.conflation.is_none() && !self.begins_in_ring {
+        } else {
+            self.begin_at(begun);
+        }
+    }
+
+    fn begin_at(&mut self, begun: SystemTime) {
+        if self.conflation.is_none() && !self.begins_in_ring {
             self.start = Start::Time(begun);
         }
     }
@@ -96,5 +113,32 @@ fn rest(pause: Duration, mut goes_on: impl FnMut() -> bool) -> bool {
         if !goes_on() {
             return false;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Publisher;
+
+    #[test]
+    fn a_wait_for_the_daemon_decides_only_the_start_in_a_channel_that_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let publisher = || {
+            let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open().unwrap();
+            publisher.publish(b"first").unwrap();
+            publisher
+        };
+        let hour = Duration::from_secs(3_600);
+        let builder = |begun| Subscriber::builder("t").dir(dir.path()).waited_since(begun);
+        let mut made = None;
+        let late = builder(SystemTime::now() + hour).open_while(|| {
+            made.get_or_insert_with(publisher);
+            true
+        });
+        let has_message = |mut subscriber: Subscriber| subscriber.try_recv().unwrap().is_some();
+        assert!(has_message(late.unwrap()), "each message of a new channel is new");
+        assert!(!has_message(builder(SystemTime::now() + hour).open().unwrap()));
+        assert!(has_message(builder(SystemTime::now() - hour).open().unwrap()));
     }
 }

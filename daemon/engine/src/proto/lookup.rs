@@ -8,7 +8,7 @@ use shmcast_bridge::proto::MILLISECOND_NS;
 use super::block::{Body, Head};
 use super::mutant::{Mutant, is};
 use super::seal::Opener;
-use super::want::{Want, is_earlier};
+use super::want::{Want, Wanted, is_earlier};
 
 /// At most this many entries at the place of the answer are skipped, because they are damaged or have no messages.
 const MOST_SKIPPED: u64 = 256;
@@ -16,12 +16,22 @@ const MOST_SKIPPED: u64 = 256;
 /// The time after which the leader is asked again for messages that it did not have.
 const AGAIN_NS: u64 = 1_000 * MILLISECOND_NS;
 
+/// The longest time for which the reader gives up no messages because the leader has not answered yet.
+const HOLD_NS: u64 = 30_000 * MILLISECOND_NS;
+
+/// The first message of a request, and whether the request is for exactly this message.
+type Asked = (u64, bool);
+
 /// When the log's leader is asked for missing messages. It is asked beside the writers, if they did not answer the first request.
 #[derive(Debug, Default)]
 pub struct LeaderAsks {
     /// The first sequence that the writers were last asked for.
     first: u64,
     is_asked: bool,
+    asked_ns: u64,
+    /// The messages that the leader was last asked for, and those of its last answer.
+    asked: Asked,
+    answered: Option<Asked>,
     /// Whether the leader had the messages that it was last asked for.
     has_some: bool,
     /// The time before which the leader is not asked.
@@ -33,14 +43,23 @@ impl LeaderAsks {
     pub fn begin(&mut self, now_ns: u64, want: &Want) -> bool {
         let is_again = std::mem::replace(&mut self.first, want.first) == want.first;
         let is_due = (is_again || self.has_some) && !self.is_asked && now_ns >= self.rest_until_ns;
-        self.is_asked |= is_due;
+        if is_due {
+            (self.is_asked, self.asked_ns) = (true, now_ns);
+            self.asked = (want.first, matches!(want.wanted, Wanted::Exact(_)));
+        }
         is_due && !is(Mutant::AsksNoLeader)
     }
 
     /// Notes the end of the search in the leader's entries, and whether it found a block.
     pub fn end(&mut self, now_ns: u64, has_some: bool) {
-        (self.is_asked, self.has_some) = (false, has_some);
+        (self.is_asked, self.has_some, self.answered) = (false, has_some, Some(self.asked));
         self.rest_until_ns = if has_some { 0 } else { now_ns + AGAIN_NS };
+    }
+
+    /// Whether the reader must wait for the leader's answer before it gives up messages. The answer to a repeated request is not waited for.
+    pub fn is_awaited(&self, now_ns: u64) -> bool {
+        let is_new = self.answered != Some(self.asked);
+        self.is_asked && is_new && now_ns.saturating_sub(self.asked_ns) < HOLD_NS
     }
 }
 
@@ -165,7 +184,6 @@ mod tests {
     use super::*;
     use crate::proto::block::{BlockId, Cut, Packing, Stream};
     use crate::proto::seal::Sealer;
-    use crate::proto::want::Wanted;
     use shmcast_bridge::proto::session::Session;
     use shmcast_bridge::proto::wire::Meta;
 
@@ -202,6 +220,25 @@ mod tests {
             }
         }
         panic!("the search does not end");
+    }
+
+    #[test]
+    fn the_leaders_first_answer_to_a_request_is_waited_for_but_not_for_ever() {
+        let exact = |first| Want { session: session(1), first, wanted: Wanted::Exact(0) };
+        let mut asks = LeaderAsks::default();
+        assert!(!asks.begin(0, &exact(5)) && !asks.is_awaited(0));
+        assert!(asks.begin(1, &exact(5)));
+        assert!(asks.is_awaited(1) && asks.is_awaited(HOLD_NS) && !asks.is_awaited(1 + HOLD_NS));
+        asks.end(2, false);
+        assert!(!asks.is_awaited(2));
+        let again_ns = 2 + AGAIN_NS;
+        assert!(
+            asks.begin(again_ns, &exact(5)) && !asks.is_awaited(again_ns),
+            "it has answered this request"
+        );
+        asks.end(again_ns, false);
+        let any_ns = again_ns + AGAIN_NS;
+        assert!(asks.begin(any_ns, &Want::any(session(1), 5, 9)) && asks.is_awaited(any_ns));
     }
 
     #[test]

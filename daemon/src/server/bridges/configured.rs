@@ -290,12 +290,19 @@ impl Deref for Endpoint {
 impl Endpoint {
     /// Stops the endpoint of the bridge `name`. If the endpoint sends packets, returns the state from which another endpoint can continue.
     pub(super) fn into_stopped(self, name: &str) -> Option<Stopped> {
+        let has_ended = self.is_finished();
+        self.into_stopped_after(name, has_ended)
+    }
+
+    /// Does the same as [`into_stopped`](Self::into_stopped). `has_ended` says whether the endpoint had ended by itself before it was told to
+    /// stop.
+    fn into_stopped_after(self, name: &str, has_ended: bool) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),
             // The log of the engine, or the ring of the received channel, shows the next endpoint where to continue.
             Self::Receive(mut ingress) => {
                 // The error of an endpoint that ended by itself was reported when it ended.
-                if !ingress.is_finished() {
+                if !has_ended {
                     ingress.stop();
                     ingress.join();
                     ingress.life().error().iter().for_each(|why| tracing::warn!(bridge = name, "{why}"));
@@ -314,6 +321,16 @@ impl Endpoint {
             Self::EngineSend(sender) => sender.leave(),
             Self::Receive(_) | Self::EngineReceive(_) => self.stop(),
         }
+    }
+}
+
+/// Stops the endpoints of all bridges, each with the name of its bridge. The endpoints stop at the same time.
+pub(super) fn stop_all(endpoints: Vec<(String, Endpoint)>) {
+    let have_ended: Vec<bool> = endpoints.iter().map(|(_, endpoint)| endpoint.is_finished()).collect();
+    endpoints.iter().for_each(|(_, endpoint)| endpoint.stop());
+    // Each call waits for the threads of its endpoint.
+    for ((name, endpoint), has_ended) in endpoints.into_iter().zip(have_ended) {
+        endpoint.into_stopped_after(&name, has_ended);
     }
 }
 

@@ -227,13 +227,8 @@ impl Work {
         let configured = std::mem::take(&mut *self.bridges.configured());
         let leaving = std::mem::take(&mut *self.bridges.leaving());
         let bridges = configured.into_values().chain(leaving);
-        let endpoints = bridges.filter_map(|bridge| Some((bridge.spec, bridge.endpoint?)));
-        let endpoints: Vec<(BridgeSpec, Endpoint)> = endpoints.collect();
-        endpoints.iter().for_each(|(_, endpoint)| endpoint.stop());
-        // Each call waits for the threads of its endpoint.
-        for (spec, endpoint) in endpoints {
-            endpoint.into_stopped(spec.title());
-        }
+        let endpoints = bridges.filter_map(|bridge| Some((bridge.spec.title().to_owned(), bridge.endpoint?)));
+        configured::stop_all(endpoints.collect());
     }
 
     fn apply(&mut self, wanted: Vec<BridgeSpec>) {

@@ -87,8 +87,8 @@ impl Reader {
         }
     }
 
-    /// Handles a request for missing messages that could not be sent, because there is no connection. The time without an answer then begins
-    /// anew, because it says nothing about the writers.
+    /// Handles a request for missing messages that could not be sent, because there is no connection, or that the log's leader has yet to
+    /// answer. The time without an answer then begins anew, because it does not say yet that nobody has the messages.
     pub fn handle_undelivered(&mut self, now_ns: u64) {
         if let Phase::Hole { since_ns, .. } = &mut self.phase {
             *since_ns = now_ns;

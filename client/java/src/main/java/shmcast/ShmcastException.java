@@ -66,6 +66,7 @@ public sealed class ShmcastException extends IOException permits FullException {
 
     private final Code code;
     private String refusal;
+    private boolean isPassing;
 
     ShmcastException(Code code, String message) {
         super(message);
@@ -82,6 +83,18 @@ public sealed class ShmcastException extends IOException permits FullException {
         ShmcastException refused = new ShmcastException(code, message);
         refused.refusal = refusal;
         return refused;
+    }
+
+    /** Returns the exception for a daemon that does not run, has just ended, or does not answer. */
+    static ShmcastException absent(String message) {
+        ShmcastException absent = new ShmcastException(Code.NO_DAEMON, message);
+        absent.isPassing = true;
+        return absent;
+    }
+
+    /** Whether a program that waits for a channel waits after this error, too. */
+    boolean isPassing() {
+        return isPassing || code == Code.LIMIT;
     }
 
     /** Returns the code of a daemon's refusal, or null if no daemon refused. */

@@ -180,7 +180,7 @@ public final class Subscriber implements AutoCloseable {
         /**
          * Waits for a channel that does not exist yet. By default, the channel must exist. If the channel appears in this time, a
          * subscriber with {@link Start#LATEST} begins at the oldest message in the ring. A daemon is asked at last twice a second. The
-         * wait also continues while a daemon that has answered is restarted, or has too many requests of this user.
+         * wait also continues while the daemon does not run or does not answer, or has too many requests of this user.
          *
          * @param patience the longest wait
          * @return this
@@ -327,15 +327,12 @@ public final class Subscriber implements AutoCloseable {
 
         private Subscriber await(long began, long most) throws IOException {
             long pause = FIRST_PAUSE_NS;
-            boolean hasAnswered = false;
             for (int attempt = 1; ; attempt++) {
                 try {
                     return Opening.open(this);
                 } catch (ShmcastException e) {
                     boolean isAbsent = e.code() == Code.NO_CHANNEL;
-                    hasAnswered |= isAbsent;
-                    boolean waits = isAbsent || e.code() == Code.LIMIT || hasAnswered && e.code() == Code.NO_DAEMON;
-                    boolean isEarly = waits && System.nanoTime() - began < most;
+                    boolean isEarly = (isAbsent || e.isPassing()) && System.nanoTime() - began < most;
                     if (!isEarly && (e.code() != Code.SUPERSEDED || attempt >= ATTEMPTS)) {
                         throw e;
                     }

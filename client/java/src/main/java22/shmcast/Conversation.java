@@ -22,7 +22,7 @@ final class Conversation {
         try {
             fd = Libc.connect(path);
         } catch (Libc.SystemException e) {
-            throw new ShmcastException(Code.NO_DAEMON, "no daemon at " + path + ": " + e.getMessage() + "; " + advice(path, e.errno));
+            throw noDaemon(e.errno, "no daemon at " + path + ": " + e.getMessage() + "; " + advice(path, e.errno));
         }
         boolean isWelcome = false;
         try {
@@ -60,13 +60,25 @@ final class Conversation {
         return new ShmcastException(Code.NO_DAEMON, "the daemon at " + path + ": " + why);
     }
 
+    private ShmcastException noDaemon(Libc.SystemException e) {
+        return noDaemon(e.errno, "the daemon at " + path + ": " + e.getMessage());
+    }
+
+    /** Only a daemon that does not run, was just restarted, or does not answer can be there soon. */
+    private static ShmcastException noDaemon(int errno, String message) {
+        return switch (errno) {
+            case 2, 11, 111, Libc.EPIPE, Libc.ECONNRESET -> ShmcastException.absent(message); // ENOENT, EAGAIN, ECONNREFUSED
+            default -> new ShmcastException(Code.NO_DAEMON, message);
+        };
+    }
+
     /** Sends a request and returns the answer. A refusal is an exception. */
     Reply ask(String request, int... descriptors) throws IOException {
         try {
             Libc.send(fd, request.getBytes(StandardCharsets.UTF_8), descriptors);
         } catch (Libc.SystemException e) {
             if (e.errno != Libc.EPIPE) {
-                throw noDaemon(e.getMessage());
+                throw noDaemon(e);
             }
             // If the daemon refused before it read the request, its refusal is already in the queue.
         }
@@ -80,9 +92,9 @@ final class Conversation {
             reply = receive();
         } catch (Libc.SystemException e) {
             if (e.errno != Libc.ECONNRESET) {
-                throw noDaemon(e.getMessage());
+                throw noDaemon(e);
             }
-            reply = receive();
+            reply = receiveLast();
         }
         if (reply.name().equals("refused")) {
             reply.close();
@@ -101,12 +113,24 @@ final class Conversation {
         return reply;
     }
 
+    /** Returns the packet that the daemon sent before it closed the connection. */
+    private Reply receiveLast() throws IOException {
+        try {
+            return receive();
+        } catch (Libc.SystemException e) {
+            throw noDaemon(e);
+        }
+    }
+
     Reply receive() throws IOException {
         Libc.Packet packet = Libc.receive(fd, MOST);
         boolean isWhole = packet.isWhole() && packet.bytes().length > 0;
         if (!isWhole) {
             Libc.close(packet.descriptors());
-            throw noDaemon(packet.bytes().length == 0 ? "it has gone" : "a packet did not arrive whole");
+            if (packet.bytes().length == 0) {
+                throw noDaemon(Libc.ECONNRESET, "the daemon at " + path + ": it has gone");
+            }
+            throw noDaemon("a packet did not arrive whole");
         }
         try {
             return Reply.parse(packet.bytes(), packet.descriptors());

@@ -147,7 +147,6 @@ class GateTest {
         }
     }
 
-    /** The publisher waits outside of the JVM. So another thread can collect garbage and receive messages. */
     @Test
     void aReaderIsToldThatItsGateHasLostItsPage() throws Exception {
         try (Publisher p = publisher().gate(Gate.of("risk")).open();
@@ -162,6 +161,7 @@ class GateTest {
         }
     }
 
+    /** The publisher waits outside of the JVM. So another thread can collect garbage and receive messages. */
     @Test
     void otherThreadsGoOnWhileAMessageWaits() throws Exception {
         try (Publisher p = publisher().gate(Gate.of("slow").withLimit(Duration.ofSeconds(60)).refusing()).open();

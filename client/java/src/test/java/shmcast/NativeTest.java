@@ -21,6 +21,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -189,6 +190,29 @@ class NativeTest {
         Method number = reply.getClass().getDeclaredMethod("number", String.class);
         assertEquals(-1L, number.invoke(reply, "version"));
         assertEquals(0L, number.invoke(reply, "offset"));
+    }
+
+    /** Only an error that passes is waited for. */
+    @Test
+    void aReaderWaitsForADaemonThatIsNotThereYet() throws Exception {
+        assumeTrue(CAN, "this Java has no descriptors");
+        Subscriber.Builder late = Subscriber.of("c").daemon(socket).waitForChannel(Duration.ofSeconds(60));
+        Path loop = publishers.directory.resolve("loop");
+        Files.createSymbolicLink(loop, loop);
+        Subscriber.Builder never = Subscriber.of("c").daemon(loop).waitForChannel(Duration.ofDays(1));
+        assertEquals(Code.NO_DAEMON, assertThrows(ShmcastException.class, never::open).code());
+        CompletableFuture<Subscriber> opened = new CompletableFuture<>();
+        Thread opening = new Thread(() -> {
+            try {
+                opened.complete(late.open());
+            } catch (IOException e) {
+                opened.completeExceptionally(e);
+            }
+        });
+        opening.start();
+        opening.join(50);
+        startDaemon();
+        opened.get().close();
     }
 
     /**
