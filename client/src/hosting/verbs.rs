@@ -10,6 +10,7 @@ use shmcast_layout::control::RefusalCode;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::SystemTime;
 
 /// Checks the name of a channel. A channel with an invalid name cannot exist anywhere.
 ///
@@ -45,6 +46,14 @@ impl ChannelError {
 }
 
 impl SubscriberBuilder {
+    /// Sets when the program began to wait for the daemon. A subscriber with [`Start::Latest`](crate::Start::Latest) then begins at this time,
+    /// or with all messages of a channel that does not exist yet.
+    #[doc(hidden)]
+    pub fn waited_since(mut self, begun: SystemTime) -> Self {
+        self.waited_since = Some(begun);
+        self
+    }
+
     /// Does the same as [`open_while`](Self::open_while), and passes `goes_on` the error of the last attempt: the channel does not exist,
     /// or [`is_passing`](ChannelError::is_passing).
     ///

@@ -32,7 +32,7 @@ pub struct SubscriberBuilder {
     role: Role,
     wait_for_channel: Option<Duration>,
     /// The beginning of a wait that the program had before it opens the subscriber.
-    waited_since: Option<SystemTime>,
+    pub(crate) waited_since: Option<SystemTime>,
     schema: Option<SchemaId>,
     longest_nap: Duration,
     tags: Option<Tags>,

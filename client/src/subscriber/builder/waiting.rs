@@ -11,14 +11,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 impl SubscriberBuilder {
-    /// Sets when the program began to wait for the daemon. A subscriber with [`Start::Latest`] then begins at this time, or with all messages
-    /// of a channel that does not exist yet.
-    #[doc(hidden)]
-    pub fn waited_since(mut self, begun: SystemTime) -> Self {
-        self.waited_since = Some(begun);
-        self
-    }
-
     /// Opens the subscriber. Touching the pages takes about 0.1 ms per MiB of the ring.
     ///
     /// # Errors
