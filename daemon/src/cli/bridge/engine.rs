@@ -72,14 +72,7 @@ pub(super) fn send(
                 if is_fenced == 1 { "another bridge writes the stream: waiting" } else { "writing again" };
             progress.suspend(|| note!("{name}: {what}"));
         }
-        progress.set_message(format!(
-            "sent {} messages in {} blocks, {}",
-            grouped(counters.messages),
-            grouped(counters.blocks),
-            counters
-                .behind()
-                .map_or("no answer yet".to_owned(), |behind| format!("{} behind", grouped(behind))),
-        ));
+        progress.set_message(sent(&counters));
         progress.tick();
         missed.look(&progress, counters.messages_missed, |more| {
             format!("{name}: overtaken by the publisher: {} messages were not sent", grouped(more))
@@ -96,6 +89,17 @@ pub(super) fn send(
     let (counters, acks) = (sender.counters(), Latency::from(&sender.acks()));
     report_sent(how.json, name, sender.life(), &counters, &acks)?;
     outcome(name, sender.life(), counters.messages_missed, interrupted)
+}
+
+/// Returns the text of the progress line.
+fn sent(counters: &SendCounters) -> String {
+    let behind = counters.behind().map(|behind| format!("{} behind", grouped(behind)));
+    format!(
+        "sent {} messages in {} blocks, {}",
+        grouped(counters.messages),
+        grouped(counters.blocks),
+        behind.unwrap_or_else(|| "no answer yet".to_owned()),
+    )
 }
 
 fn early(name: &str, stop: &Stop) -> Interrupted {
