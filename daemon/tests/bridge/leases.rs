@@ -45,6 +45,26 @@ fn publish(publisher: &mut Publisher, count: u64) {
 }
 
 #[test]
+fn a_receiver_says_that_no_server_has_a_place_for_it() {
+    let _turn = turn();
+    let (a, b, c) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let _publisher = make_channel(a.path());
+    let egress = sending(a.path(), |repair| repair.max_leases = 1);
+    let server = egress.repair_address().unwrap();
+    let mut first = receiving(b.path(), server);
+    wait_until("the only place to be taken", || first.counters().host.leases_held == 2);
+    let second = receiving(c.path(), server);
+    wait_until("the reason", || {
+        second.trouble().is_some_and(|said| said.contains("raise send.repair.max_leases"))
+    });
+    assert_eq!(first.trouble(), None);
+    first.stop();
+    first.join();
+    wait_until("the place", || second.trouble().is_none());
+}
+
+#[test]
 fn a_lease_is_renewed_given_back_and_runs_out() {
     let _turn = turn();
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

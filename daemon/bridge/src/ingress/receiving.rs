@@ -379,11 +379,18 @@ impl Receiving {
     fn note_silence(&mut self) {
         let now_ns = self.awake.at(self.clock.now_ns());
         let (lines, servers) = (&self.inlet.counters.lines, &self.receiver.counters().servers);
-        let leases = || self.ports.iter().flat_map(|port| &port.leases);
-        let is_held = leases().any(|lease| matches!(lease.state(), LeaseState::Held { .. }));
+        let is_held =
+            |port: &Port| port.leases.iter().any(|lease| matches!(lease.state(), LeaseState::Held { .. }));
+        let is_full = |port: &Port| {
+            port.role == Role::Unicast
+                && port.leases.iter().any(|lease| lease.times_full() > 0)
+                && !is_held(port)
+        };
         let answer = match () {
-            () if !is_held && leases().any(|lease| lease.times_full() > 0) => Answer::Full,
-            () if is_held || servers.iter().any(|server| server.packets > 0) => Answer::Something,
+            () if self.ports.iter().any(is_full) => Answer::Full,
+            () if self.ports.iter().any(is_held) || servers.iter().any(|server| server.packets > 0) => {
+                Answer::Something
+            }
             () => Answer::Nothing,
         };
         let next = self.inlet.next_sequence();

@@ -35,7 +35,7 @@ pub(super) struct Heard {
 pub(super) enum Answer {
     Nothing,
     Something,
-    /// No server has a place for a lease of this receiver.
+    /// No server has a place for the lease that would carry the feed.
     Full,
 }
 
