@@ -79,10 +79,11 @@ fn a_daemon_without_descriptors_says_once_a_minute_that_it_lacks_them() {
     let (_, _files) = publisher.ask_for_files(&publish("ticks", false), &[]);
     let fds = format!("/proc/{}/fd", daemon.pid());
     let open = || std::fs::read_dir(&fds).unwrap().count() as u64;
-    let most = open();
+    // The daemon might have some descriptors open for a moment only.
+    let least = open() - 8;
     let mut refusals = 0;
-    for more in 0..8 {
-        limit(Some(most + more));
+    for more in 0..16 {
+        limit(Some(least + more));
         let answer: Value = publisher.ask(&json!({"request": "gates"}), &[]);
         if answer["reply"] == "refused" {
             let why = answer["why"].as_str().unwrap();
@@ -93,7 +94,7 @@ fn a_daemon_without_descriptors_says_once_a_minute_that_it_lacks_them() {
             publisher.receive().unwrap();
         }
     }
-    assert!((1..8).contains(&refusals), "{refusals}");
+    assert!((1..16).contains(&refusals), "{refusals}");
     limit(Some(3));
     for _ in 0..20 {
         tool.ask(&json!({"request": "list"}), &[]);
