@@ -126,7 +126,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets how [`Subscriber::recv`] waits; [`Wait::Yield`] by default.
+    /// Sets how [`Subscriber::recv`](crate::Subscriber::recv) waits; [`Wait::Yield`] by default.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -171,7 +171,7 @@ impl SubscriberBuilder {
     }
 
     /// Sets how the memory is prepared. By default every page is touched, so that no message causes a page fault.
-    /// [`Subscriber::preparation`] lists steps that the kernel refused.
+    /// [`Subscriber::preparation`](crate::Subscriber::preparation) lists steps that the kernel refused.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -190,7 +190,7 @@ impl SubscriberBuilder {
     /// - If true, each message costs a few stores to a cache line of the subscriber's own, and the subscriber has a file of 4 KiB.
     /// - If false, tools that wait for readers do not count this subscriber, and the channel can be removed while this subscriber uses it.
     ///
-    /// If the file cannot be made, the subscriber works without it; see [`Subscriber::page_refused`].
+    /// If the file cannot be made, the subscriber works without it; see [`Subscriber::page_refused`](crate::Subscriber::page_refused).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -285,7 +285,7 @@ impl SubscriberBuilder {
     /// Other events are returned as without this option. Sequences, losses, and the figures that tools show count messages of every tag. A
     /// message that is left out costs about as much as a received one, and wakes a parked reader. A batch costs as much as single messages.
     ///
-    /// With this option, [`Start::Board`] and [`conflate`](Self::conflate) make opening fail with [`ChannelError::BoardWithTags`]: the
+    /// With this option, [`Start::Board`] and [`conflate`](Self::conflate) make opening fail with [`ChannelError::BoardWithTags`](crate::ChannelError::BoardWithTags): the
     /// board has only the newest message of each key, and that message can have another tag.
     ///
     /// ```

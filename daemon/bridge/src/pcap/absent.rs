@@ -74,6 +74,11 @@ impl CaptureFile {
         Err(CaptureError)
     }
 
+    /// Returns false, because there are no captures.
+    pub fn is_stdout(_path: &Path) -> bool {
+        false
+    }
+
     /// Cannot be called.
     ///
     /// # Errors

@@ -154,7 +154,7 @@ class GateTest {
             Files.delete(publishers.directory.resolve("c/gates/risk"));
             ShmcastException lost = assertThrows(ShmcastException.class, () -> {
                 while (true) {
-                    s.poll(m -> {});
+                    s.poll(m -> {}, 1);
                 }
             });
             assertEquals(Code.GATE, lost.code());
