@@ -18,7 +18,7 @@ pub(super) struct Silence {
     waits: Option<(u64, u64)>,
 }
 
-/// What a receiver knows about its feed.
+/// The state of a feed, as its receiver knows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heard {
     /// The time since the last packet of the feed, or since the start.
@@ -30,7 +30,7 @@ pub(super) struct Heard {
     pub(super) waits_for: Option<u64>,
 }
 
-/// What the servers have said so far.
+/// The answer of the repair servers so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     Nothing,
