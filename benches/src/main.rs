@@ -385,10 +385,7 @@ fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
 fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Result<Option<Answer>> {
     let busy = guests(&args.with, peers, Wait::Spin);
     Ok(Some(match question {
-        Question::Latency => {
-            let messages = args.messages.unwrap_or(100_000);
-            latency::run(stage, &or(&args.sizes, &latency::SIZES), &busy, messages)?
-        }
+        Question::Latency => latency::run(stage, &or(&args.sizes, &latency::SIZES), &busy, args.messages)?,
         Question::Throughput => {
             let messages = args.messages.unwrap_or(5_000_000);
             throughput::run(stage, &or(&args.sizes, &throughput::SIZES), &busy, messages)?

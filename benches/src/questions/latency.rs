@@ -16,17 +16,21 @@ const TITLE: &str = "One way to one receiver, both ends bound to a CPU, one mess
 /// Payload sizes in bytes. A message of 1400 bytes fits into an Ethernet frame.
 pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
 
+/// The default number of messages in a round.
+const MESSAGES: u64 = 100_000;
 /// The case with enough messages for the 99.999th percentile. The kernel's UDP also takes part in this case.
 pub const LONG: &str = "256 B beside UDP";
-/// The number of messages in the case `256 B beside UDP`.
+/// The default number of messages in the case `256 B beside UDP`.
 const LONG_MESSAGES: u64 = 1_000_000;
 
 /// Plays the rounds, and returns the answer. The contestants in `extra` also take part.
 ///
 /// # Errors
 /// When a round cannot be started.
-pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
-    let (warmup, messages) = if stage.quick { (500, 5_000) } else { (5_000, messages) };
+pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: Option<u64>) -> Result<Answer> {
+    let (warmup, quick) = if stage.quick { (500, Some(5_000)) } else { (5_000, None) };
+    let given = quick.or(messages);
+    let messages = given.unwrap_or(MESSAGES);
     let who: Vec<Contestant> = busy_rings().into_iter().chain(extra.iter().cloned()).collect();
     let round = |who: &Contestant, size, messages| Spec {
         warmup,
@@ -40,7 +44,7 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
     };
     let mut cases: Vec<Case> = sizes.iter().map(case).collect();
     if sizes.contains(&256) {
-        let messages = if stage.quick { messages } else { LONG_MESSAGES };
+        let messages = given.unwrap_or(LONG_MESSAGES);
         let udp = [Wait::Spin, Wait::Block].map(|wait| Contestant::new(UDP, wait));
         let who = who.iter().chain(&udp);
         cases.push(Case { name: LONG.into(), specs: who.map(|who| round(who, 256, messages)).collect() });
