@@ -117,7 +117,7 @@ pub enum Order {
     Get { place: Place, channel: String, first: u32, times: u16, pause_us: u32 },
     /// Seek.
     Seek { by: i64 },
-    /// Receive until the message with this sequence has arrived, but not longer than `ms`.
+    /// Receive until the message with this sequence has arrived, or until nothing has arrived for `ms`.
     Finish { last: Identity, sequence: u64, ms: u64 },
     /// Answer whether a daemon knows this actor.
     Registered {},
@@ -284,8 +284,8 @@ impl Actor {
             }
             Order::Seek { by } => self.read(|reader, log, _| reader.seek(log, by)),
             Order::Finish { last, sequence, ms } => {
-                let deadline = Instant::now() + Duration::from_millis(ms);
-                self.read(|reader, log, _| reader.finish(log, last, sequence, deadline))
+                let patience = Duration::from_millis(ms);
+                self.read(|reader, log, _| reader.finish(log, last, sequence, patience))
             }
             Order::Registered {} => Ok(json!(self.is_registered())),
             Order::Close {} => self.close().map(|()| Value::Null),

@@ -114,21 +114,26 @@ impl Reading {
         Ok(is_well)
     }
 
-    /// Receives until `last` has arrived, or until the reader was lapped and continued after `last`.
+    /// Receives until `last` has arrived, or until the reader was lapped and continued after `last`. The reader gives up if nothing arrives
+    /// for the time `patience`. A slow machine can need more time for all messages.
     pub(super) fn finish(
         &mut self,
         log: &mut Log,
         last: Identity,
         sequence: u64,
-        deadline: Instant,
+        patience: Duration,
     ) -> Result<bool> {
         let has_come =
             |recorder: &Recorder| recorder.newest() == Some(last) || recorder.resumed_at() == sequence + 1;
         let mut found = has_come(&self.recorder);
+        let (mut events, mut deadline) = (self.recorder.events, Instant::now() + patience);
         while !found && Instant::now() < deadline {
             // For this order of the runner, the actor uses all ways to receive in turn.
             if self.turn(log, How::Mixed, Instant::now() + CALL)?.is_break() {
                 break;
+            }
+            if self.recorder.events > events {
+                (events, deadline) = (self.recorder.events, Instant::now() + patience);
             }
             found = has_come(&self.recorder);
         }

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 /// The number of messages that the last publisher of a channel sends.
 const LAST: u32 = 100;
-/// The time for which readers search for the last message, in milliseconds.
+/// The time for which a reader that receives nothing searches for the last message, in milliseconds.
 const SEARCH_MS: u64 = 10_000;
-/// The time in milliseconds for which readers search for the last message, in stories with a bridge or with journals. It is long for two
+/// The same time in stories with a bridge or with journals. It is long for two
 /// reasons:
 ///
 /// - A receiver that missed the end of a session accepts another session only after 10 s.
