@@ -194,6 +194,32 @@ fn an_earlier_publishers_end_ends_nothing_far_away() {
     assert_eq!(reader.recv_deadline(Instant::now() + PATIENCE), Ok(Some(Event::End)));
 }
 
+/// An earlier mistake: a bridge that began after the channel's end sent no end, and far readers waited for ever.
+#[test]
+fn the_next_bridge_sends_an_end_that_the_last_one_did_not_send() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let state = a.path().join("state");
+    let mut first = publisher(a.path());
+    let _ingress = receiving(b.path(), &line);
+    let mut egress = sending_from(a.path(), &line, &state);
+    first.publish_batch(["1", "2", "3"]).unwrap();
+    let mut reader = wait_for("the channel at B", || {
+        Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().ok()
+    });
+    read_to(&mut reader, 3);
+    egress.stop();
+    egress.join();
+    first.close();
+    let next = sending_from(a.path(), &line, &state);
+    assert_eq!(reader.recv_deadline(Instant::now() + PATIENCE), Ok(Some(Event::End)));
+    wait_for("heartbeats after the end", || (next.life().phase() == Phase::Running).then_some(()));
+    assert!(!next.is_finished(), "it waits for the next publisher");
+    let mut second = publisher(a.path());
+    second.publish_batch(["4", "5"]).unwrap();
+    read_to(&mut reader, 5);
+}
+
 #[test]
 fn a_second_hop_keeps_sessions_and_sequences() {
     let _turn = turn();

@@ -163,11 +163,19 @@ impl Live {
             self.outlet.end_with(subscriber, now_ns);
         }
         self.outlet.send_idle(now_ns);
-        if self.outlet.sender.is_finished(now_ns) && self.ends_with_channel {
-            return Ok(false);
+        if self.outlet.sender.is_finished(now_ns) {
+            if !self.has_ended_since() {
+                self.outlet.wait_for_publisher();
+            } else if self.ends_with_channel {
+                return Ok(false);
+            }
         }
         self.park(now_ns)?;
         Ok(true)
+    }
+
+    pub(super) fn has_ended_since(&self) -> bool {
+        self.subscriber.as_ref().is_none_or(|subscriber| self.outlet.has_ended_since(subscriber))
     }
 
     pub(super) fn show_at(&mut self, now_ns: u64) {

@@ -52,6 +52,8 @@ pub(super) struct Outlet {
     pub(super) is_over: bool,
     /// Distinguishes the end of the channel from the end of an earlier publisher.
     pub(super) end: EndWatch,
+    /// A watch that ignores the end of a channel that was closed when the bridge began.
+    pub(super) end_since: EndWatch,
     /// The sequence after the last gap or lap in the ring. A session that begins after the gap or lap does not begin before this sequence.
     pub(super) gap_end: u64,
     pub(super) lines: Vec<Line>,
@@ -99,6 +101,7 @@ impl Outlet {
             // If the channel is closed when the bridge begins, the bridge waits for the next publisher. The end of the earlier publisher
             // does not count, even if this egress takes over from a peer and therefore reads the end again.
             end: EndWatch::of(subscriber, Start::Latest),
+            end_since: EndWatch::of(subscriber, Start::Latest),
             gap_end: 0,
             lines,
             leases,
@@ -313,6 +316,29 @@ impl Outlet {
         }
     }
 
+    /// Notes that this bridge continues the work of an earlier one. If the channel is closed, the bridge sends the end: the earlier bridge might
+    /// have ended before it sent the end. Then the bridge waits for the next publisher.
+    ///
+    /// An earlier mistake: nobody sent this end, and far readers waited for ever.
+    pub(super) fn note_resumption(&mut self) {
+        self.end = EndWatch::default();
+    }
+
+    /// After the end of a channel that was closed before the bridge began has been repeated for long enough, waits for the next publisher.
+    #[cold]
+    pub(super) fn wait_for_publisher(&mut self) {
+        self.renew(self.sender.session(), self.sender.next());
+        self.end = self.end_since;
+        self.shared.life.enter(Phase::Running);
+    }
+
+    /// Whether the channel has ended since the bridge began.
+    pub(super) fn has_ended_since(&self, subscriber: &Subscriber) -> bool {
+        let mut end = self.end_since;
+        end.note(&Event::End);
+        self.end.is_over(subscriber) && end.is_over(subscriber)
+    }
+
     /// Begins `session` with another ring. The session's first message is the ring's first message, even if the ring has overwritten it:
     /// the journal might still have this message.
     #[cold]
@@ -321,7 +347,7 @@ impl Outlet {
             true => subscriber.next_sequence(),
             false => subscriber.first_sequence(),
         };
-        self.gap_end = 0;
+        (self.gap_end, self.end_since) = (0, EndWatch::default());
         self.shared.begin_change();
         self.begin_in(Some(run_of(subscriber.header())), session, begin, subscriber.next_sequence());
         self.shared.end_change();

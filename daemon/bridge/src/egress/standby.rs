@@ -143,8 +143,7 @@ impl Live {
         if let Err(e) = result {
             return self.lose(e);
         }
-        let is_over = self.subscriber.as_ref().is_some_and(|subscriber| self.outlet.end.is_over(subscriber));
-        if is_over && self.ends_with_channel {
+        if self.ends_with_channel && self.subscriber.is_some() && self.has_ended_since() {
             return Ok(false);
         }
         let Some(failover) = &self.failover else { return Ok(true) };
