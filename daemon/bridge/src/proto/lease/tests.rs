@@ -213,9 +213,9 @@ fn a_refusal_ends_with_the_next_lease() {
     let mut client = LeaseClient::new(0, true, 0, 5).with_receiver(77);
     assert!(!client.is_refused());
     let (mut question, mut answer) = ([0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
-    let (mut now_ns, mut was_refused) = (0, false);
+    let mut was_refused = false;
     while !matches!(client.state(), LeaseState::Held { .. }) {
-        now_ns = client.next_deadline().unwrap();
+        let now_ns = client.next_deadline().unwrap();
         assert!(now_ns < 60 * SECOND_NS, "the other lease expires");
         let Some(size) = client.poll_transmit(now_ns, &mut question) else { continue };
         if let Some(size) = own.handle_datagram(now_ns, address(2, 9), &question[..size], &mut answer) {
