@@ -1,4 +1,5 @@
-//! Calls that only the verbs of `shmcast` need: waits that report errors, and publishers that a signal ends.
+//! Calls that only the verbs of `shmcast` need: waits that report errors, publishers that a signal ends, and counts of unread
+//! messages.
 //!
 //! Functions of this module have no examples, because programs do not need them.
 
@@ -7,6 +8,7 @@ use crate::error::{ChannelError, is_absent};
 use crate::publisher::Publisher;
 use crate::subscriber::{Subscriber, SubscriberBuilder};
 use shmcast_layout::control::RefusalCode;
+use shmcast_layout::ring::reader::{Poll, Resume};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -42,6 +44,29 @@ impl ChannelError {
     #[doc(hidden)]
     pub fn is_without_socket(&self) -> bool {
         matches!(self, Self::NoDaemon { source, .. } if is_absent(source))
+    }
+}
+
+impl Subscriber {
+    /// Returns how many messages of the ring, up to the sequence `last`, are not yet received. Skipped sequences are no messages, but
+    /// all overwritten sequences count. The subscriber and its gate keep their places.
+    #[doc(hidden)]
+    pub fn messages_up_to(&self, last: u64) -> u64 {
+        let mut ahead = self.look_ahead();
+        let mut out = vec![0; self.header().geometry.max_message as usize];
+        let mut messages = 0;
+        while ahead.place().sequence <= last {
+            match ahead.poll(&mut out) {
+                Poll::Message(_) => messages += 1,
+                Poll::Control(_) => {}
+                Poll::Lapped => match ahead.resume(Resume::default()) {
+                    Ok(missed) => messages += missed,
+                    Err(_) => break,
+                },
+                Poll::TooSmall { .. } | Poll::Empty | Poll::Superseded | Poll::Corrupt(_) => break,
+            }
+        }
+        messages
     }
 }
 

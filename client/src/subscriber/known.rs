@@ -5,6 +5,7 @@ use super::{Doubt, Subscriber};
 use crate::clock::Clock;
 use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::mem::Step;
+use shmcast_layout::ring::reader::Reader;
 use std::fmt;
 use std::io;
 
@@ -84,6 +85,11 @@ impl Subscriber {
     /// ```
     pub fn lag(&self) -> u64 {
         self.reader.lag()
+    }
+
+    /// Returns a further reader of the ring, at this subscriber's place. It moves neither the subscriber nor its gate.
+    pub(crate) fn look_ahead(&self) -> Reader {
+        self.segment.reader(self.reader.place())
     }
 
     /// The publisher's epoch, as the stream last reported it. After a start or a seek into the middle of the stream it is 0, until the

@@ -36,6 +36,8 @@ pub struct Local {
     pub counts: LocalCounts,
     /// Whether the channel is new, and no session has begun in it.
     is_new: bool,
+    /// Whether the channel names no session, and none has begun in it. It can have sequences, as after the loss of its memory.
+    has_no_session: bool,
     /// Whether the channel is as its publisher found it: no delivery has passed yet.
     is_as_found: bool,
     /// The time of the last check of the channel's files.
@@ -71,13 +73,15 @@ impl Local {
     /// Makes the local channel of a publisher that was just opened.
     pub fn new(publisher: Publisher, mut times: OriginTimes) -> Local {
         times.begin(publisher.clock());
-        let is_new = publisher.remote_session().is_none() && publisher.next_sequence() == 1;
+        let has_no_session = publisher.remote_session().is_none();
+        let is_new = has_no_session && publisher.next_sequence() == 1;
         Local {
             publisher: Some(publisher),
             times,
             error: None,
             counts: LocalCounts::default(),
             is_new,
+            has_no_session,
             is_as_found: true,
             looked: Instant::now(),
             held: None,
@@ -137,9 +141,9 @@ impl Local {
         is_told
     }
 
-    /// Whether the channel is new, and no session has begun in it.
-    pub fn is_new(&self) -> bool {
-        self.is_new
+    /// Whether the channel names no session, and none has begun in it. The messages before the first session are not asked for.
+    pub fn has_no_session(&self) -> bool {
+        self.has_no_session
     }
 
     /// Begins a session at the message `next`: does the same as [`skip_to`](Self::skip_to). In a new channel, the messages before `next` do
@@ -152,6 +156,7 @@ impl Local {
         if is_told && std::mem::take(&mut self.is_new) {
             self.counts.missing = missing;
         }
+        self.has_no_session &= !is_told;
         is_told
     }
 
@@ -380,14 +385,14 @@ mod tests {
         let open = || Publisher::builder("t").dir(dir.path()).capacity(RING).open().unwrap();
         let session = |epoch| Session::of_channel("TEST", epoch).unwrap();
         let mut local = Local::new(open(), OriginTimes::new(None));
-        assert!(local.is_new() && local.session(session(1)) && local.begin_at(10_000));
-        assert_eq!((local.is_new(), local.counts.missing), (false, 0));
+        assert!(local.has_no_session() && local.session(session(1)) && local.begin_at(10_000));
+        assert_eq!((local.has_no_session(), local.counts.missing), (false, 0));
         assert!(local.publish(10_000, b"the first", Meta::default()) && local.skip_to(10_003));
         assert!(local.session(session(2)) && local.begin_at(10_010));
         assert_eq!(local.counts.missing, 9, "a later session");
         drop(local);
         let mut local = Local::new(open(), OriginTimes::new(None));
-        assert!(!local.is_new() && local.begin_at(10_020));
+        assert!(!local.has_no_session() && local.begin_at(10_020));
         assert_eq!(local.counts.missing, 10, "a channel that was received before");
     }
 

@@ -236,9 +236,23 @@ async fn look_at_search(log: &Log, info: &Info, findings: &mut Findings) {
     }
 }
 
+/// Checks whether the stream's leader can be asked for blocks. A receiver asks the leader for messages that another server's copy lacks. No
+/// copy differs from the leader's if a single server keeps the stream.
+async fn look_at_leader(log: &Log, info: &Info, findings: &mut Findings) {
+    log.link.forget();
+    if log.leaders_entry(info.state.first_sequence.max(1)).await.is_some() {
+        return findings.note("mend", Verdict::Ok, "the stream's leader can be asked for missing messages");
+    }
+    let why = log.link.why().unwrap_or_else(|| "no answer".to_owned());
+    let verdict = if info.config.num_replicas > 1 { Verdict::Fails } else { Verdict::Doubtful };
+    let says = format!("the stream's leader cannot be asked for messages that a copy lacks: {why}");
+    findings.note("mend", verdict, says);
+}
+
 async fn look_at_receiver(log: &Log, info: &Info, findings: &mut Findings) {
     let told = |log: &Log| log.link.why().unwrap_or_else(|| "no answer".to_owned());
     look_at_search(log, info, findings).await;
+    look_at_leader(log, info, findings).await;
     log.link.forget();
     match log.follow(info.state.first_sequence.max(1)).await {
         Err(why) => findings.note("follow", Verdict::Fails, format!("{why}; {}", told(log))),

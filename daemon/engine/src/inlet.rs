@@ -167,7 +167,7 @@ impl Inlet {
         } else {
             self.open(self.channel.clone());
         }
-        self.shared.life.note_beginning(if self.local.is_new() && next > 1 { next } else { 0 });
+        self.shared.life.note_beginning(if self.local.has_no_session() && next > 1 { next } else { 0 });
         if !self.local.session(session) {
             return false;
         }

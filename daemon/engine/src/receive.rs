@@ -26,7 +26,7 @@ use crate::inlet::Inlet;
 use crate::options::ReceiverOptions;
 use crate::outlet::choice_of;
 use crate::proto::block::clock_error_of;
-use crate::proto::lookup::LeaderAsks;
+use crate::proto::lookup::{Found, LeaderAsks};
 use crate::proto::reader::{Ask, Reader, ReaderConfig};
 use crate::proto::want::Want;
 use crate::send::{checked, open_log};
@@ -156,7 +156,7 @@ enum Answer {
     Follow(u64, Box<pull::Stream>),
     Want(u64, Option<Bytes>),
     /// The leader's block for a request to the writers.
-    Leader(u64, Option<Bytes>),
+    Leader(u64, Found<Bytes>),
     Failed(u64),
 }
 
@@ -307,11 +307,11 @@ impl Receiving {
                 reader.handle_want(now_ns, round, block.as_deref(), &mut |delivery| inlet.take(delivery));
                 None
             }
-            Answer::Leader(round, block) => {
-                self.leader.end(now_ns, block.is_some());
+            Answer::Leader(round, found) => {
+                self.leader.end(now_ns, &found);
                 // Without a block, the reader goes on waiting for the writers.
-                if block.is_some() {
-                    reader.handle_want(now_ns, round, block.as_deref(), &mut |delivery| inlet.take(delivery));
+                if let Found::Block(block) = found {
+                    reader.handle_want(now_ns, round, Some(&block), &mut |delivery| inlet.take(delivery));
                 }
                 None
             }

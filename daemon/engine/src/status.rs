@@ -110,15 +110,16 @@ counters! {
         searches,
         /// The number of times that the stream's end moved back because the servers lost entries.
         ends_moved: counter "engine_ends_moved_total",
-        /// Holes in the stream.
+        /// Holes in the stream. A hole that is found again counts once.
         holes: counter "engine_holes_total",
         /// 1 while a hole is being mended.
         is_mending: gauge "engine_mending",
         /// Missing messages that a sender sent.
         mended: counter "engine_mended_messages_total",
-        /// Requests to senders.
+        /// Requests to senders. A repeated request counts again.
         wanted,
-        /// Missing messages that the receiver gave up.
+        /// Missing messages that the receiver gave up, because neither a sender nor the servers had them. Gaps that a sender or the stream
+        /// reports do not count.
         given_up,
         /// Connections of the receiver that broke.
         disconnects: counter "engine_receive_disconnects_total",

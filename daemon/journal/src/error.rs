@@ -97,8 +97,7 @@ pub enum RecordError {
     Unwritten {
         /// The directory.
         path: PathBuf,
-        /// The number of messages that were read but not written, or that are still in the ring. This number can be up to 64 too low. If
-        /// the recorder's gate keeps them in the ring, the number includes the skipped sequences there.
+        /// The number of messages that were read but not written, or that are still in the ring. Skipped sequences do not count.
         lost: u64,
         /// Whether the channel was restarted meanwhile. Then no later recorder finds these messages.
         is_over: bool,

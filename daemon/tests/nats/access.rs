@@ -29,11 +29,16 @@ pub(crate) fn allowed(name: &str) -> [Vec<String>; 2] {
     })
 }
 
-/// A server with the accounts of the guide, and an account without restrictions.
+/// A server with the accounts of the guide, an account without restrictions, and a receiver's account of an earlier version. Such an account
+/// is not allowed to ask the leader for messages.
 fn server(program: &std::path::Path, dir: &std::path::Path) -> Server {
     let user = |name: &str| format!("{{ user: {name}, password: p, permissions: {} }}", permissions(name));
     let all = "{ user: admin, password: p }";
-    let more = format!("authorization {{ users: [ {}, {}, {all} ] }}", user("sender"), user("receiver"));
+    let right = "\"$JS.API.STREAM.MSG.GET.SHMCAST_ticks\", ";
+    let receiver = user("receiver");
+    assert!(receiver.contains(right), "{receiver}");
+    let earlier = receiver.replace(right, "").replace("user: receiver", "user: earlier");
+    let more = format!("authorization {{ users: [ {}, {receiver}, {earlier}, {all} ] }}", user("sender"));
     Server::with(program, dir, &more)
 }
 
@@ -82,6 +87,10 @@ fn the_permissions_of_the_guide_are_enough_and_no_more() {
             found.iter().filter(|(about, status, _)| status != "ok" && about != "clock").collect();
         assert!(bad.is_empty() && found.len() > 4, "{found:?}");
     }
+    let (found, code) = check(&feed.near, &config(&server.url_of("earlier:p"), "receive", ""));
+    let said = found.iter().find(|(about, ..)| about == "mend").unwrap();
+    assert!(said.1 == "doubtful" && said.2.contains("$JS.API.STREAM.MSG.GET.SHMCAST_ticks"), "{found:?}");
+    assert_eq!(code, Some(3), "one copy is kept, so the right is not needed yet: {found:?}");
     let (found, code) = check(&feed.near, &config(&server.url_of("receiver:p"), "send", ""));
     let failed =
         |about: &str| found.iter().find(|(name, ..)| name == about).map(|(_, status, _)| status.clone());

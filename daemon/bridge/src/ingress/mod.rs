@@ -49,7 +49,7 @@ use super::times::{self, OriginTimes};
 use super::waiting::{Choice, Waiting};
 use inlet::Inlet;
 use native::NativeReceiving;
-use opening::{follow, locks_of, open_ports, receiver_config, receiver_id, repair_line};
+use opening::{follow, locks_of, not_resumed, open_ports, receiver_config, receiver_id, repair_line};
 use promoting::Orders;
 pub use promoting::Promoter;
 use receiving::Receiving;
@@ -165,6 +165,7 @@ impl Ingress {
         let watch = Watch::of(spec, repair_line(spec, receive));
         let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
         let publisher = channel.clone().open()?;
+        refusals.0.extend(not_resumed(&publisher, receive.from));
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
         let receiver = Receiver::new(receiver_config(spec, receive, follow, (next, resumed), id));

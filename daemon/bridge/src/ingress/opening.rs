@@ -1,7 +1,7 @@
 //! Opens the sockets of an ingress at its start, and makes its configuration.
 
-use shmcast::PublisherBuilder;
 use shmcast::hosting::boot_id;
+use shmcast::{Publisher, PublisherBuilder};
 use siphasher::sip::SipHasher24;
 use std::hash::{Hash, Hasher};
 
@@ -88,6 +88,17 @@ pub(super) fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Resu
     Ok(hasher.finish() & 0xFFFF_FFFF_FFFF)
 }
 
+/// Returns a sentence about a channel that has sequences and names no session, if the spec says not where to begin. The receiver then begins
+/// with the first packet that arrives, and asks for nothing before it. An earlier mistake: nobody was told.
+pub(super) fn not_resumed(publisher: &Publisher, from: Option<u64>) -> Option<String> {
+    let is_unknown = publisher.remote_session().is_none() && publisher.next_sequence() > 1;
+    (is_unknown && from.is_none()).then(|| {
+        "MESSAGES ARE MISSING HERE: the channel has a past and names no session, as after the loss of its memory. This bridge begins with the \
+         first message that arrives, and asks no server for earlier messages; with from = 1 it asks for all of them"
+            .to_owned()
+    })
+}
+
 pub(super) fn follow(spec: &BridgeSpec) -> Result<Follow, BridgeError> {
     match &spec.session {
         None => Ok(Follow::First { silence_ns: DEFAULT_SILENCE_NS }),
@@ -136,5 +147,22 @@ pub(super) fn receiver_config(
             ..GapConfig::default()
         },
         ..ReceiverConfig::following(follow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_with_a_past_and_no_session_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open().unwrap();
+        assert_eq!(not_resumed(&open(), None), None, "a new channel has lost nothing");
+        open().publish(b"m").unwrap();
+        assert!(not_resumed(&open(), None).unwrap().starts_with("MESSAGES ARE MISSING HERE"));
+        assert_eq!(not_resumed(&open(), Some(1)), None, "all messages are asked for");
+        open().session(*b"TEST000001").unwrap();
+        assert_eq!(not_resumed(&open(), None), None, "the session is continued");
     }
 }

@@ -382,9 +382,7 @@ impl Receiving {
         let is_held =
             |port: &Port| port.leases.iter().any(|lease| matches!(lease.state(), LeaseState::Held { .. }));
         let is_full = |port: &Port| {
-            port.role == Role::Unicast
-                && port.leases.iter().any(|lease| lease.times_full() > 0)
-                && !is_held(port)
+            port.role == Role::Unicast && port.leases.iter().any(LeaseClient::is_refused) && !is_held(port)
         };
         let answer = match () {
             () if self.ports.iter().any(is_full) => Answer::Full,
@@ -395,6 +393,7 @@ impl Receiving {
         };
         let next = self.inlet.next_sequence();
         let heard = Heard {
+            now_ns,
             silence_ns: self.receiver.silence_ns(now_ns),
             datagrams: lines.iter().map(|line| line.socket.datagrams).sum(),
             answer,

@@ -14,13 +14,15 @@ pub(super) struct Silence {
     since_s: Option<u64>,
     /// Datagrams of any kind that had arrived on the lines when the silence began.
     datagrams: u64,
-    /// The message for which the receiver waits, and the time since which it waits, in nanoseconds.
+    /// The message for which the receiver waits, and the time since which it waits, by the receiver's clock.
     waits: Option<(u64, u64)>,
 }
 
 /// The state of a feed, as its receiver knows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heard {
+    /// The time by the receiver's clock, which is never set.
+    pub(super) now_ns: u64,
     /// The time since the last packet of the feed, or since the start.
     pub(super) silence_ns: u64,
     /// Datagrams of any kind that arrived on the lines so far.
@@ -45,7 +47,7 @@ impl Silence {
     pub(super) fn look(&mut self, heard: Heard, wall_ns: u64, places: &Places) -> Option<String> {
         if heard.silence_ns < SILENT_NS {
             (self.since_s, self.datagrams) = (None, heard.datagrams);
-            return self.standstill(heard.waits_for, wall_ns);
+            return self.standstill(heard.waits_for, heard.now_ns);
         }
         let now_s = wall_ns / SECOND_NS;
         let since_s = *self.since_s.get_or_insert(wall_ns.saturating_sub(heard.silence_ns) / SECOND_NS);
@@ -77,13 +79,13 @@ impl Silence {
     }
 
     /// Returns a sentence if the receiver has waited for one message for some time, although later messages have arrived.
-    fn standstill(&mut self, waits_for: Option<u64>, wall_ns: u64) -> Option<String> {
+    fn standstill(&mut self, waits_for: Option<u64>, now_ns: u64) -> Option<String> {
         self.waits = match (waits_for, self.waits) {
             (Some(next), Some((before, since_ns))) if next == before => Some((next, since_ns)),
-            (Some(next), _) => Some((next, wall_ns)),
+            (Some(next), _) => Some((next, now_ns)),
             (None, _) => None,
         };
-        let (next, _) = self.waits.filter(|(_, since_ns)| wall_ns.saturating_sub(*since_ns) >= SILENT_NS)?;
+        let (next, _) = self.waits.filter(|(_, since_ns)| now_ns.saturating_sub(*since_ns) >= SILENT_NS)?;
         Some(format!(
             "the feed stands still at message {next}: no server has sent it, and gap = \"block\" waits for it for ever. Give a server that \
              has it in its ring or journal, or set gap = \"skip\""
@@ -138,7 +140,8 @@ mod tests {
         let mut silence = Silence::default();
         let mut look = |silent_s: u64, wall_s: u64, datagrams, has_answer| {
             let answer = if has_answer { Answer::Something } else { Answer::Nothing };
-            let heard = Heard { silence_ns: silent_s * SECOND_NS, datagrams, answer, waits_for: None };
+            let heard =
+                Heard { now_ns: 0, silence_ns: silent_s * SECOND_NS, datagrams, answer, waits_for: None };
             silence.look(heard, wall_s * SECOND_NS, &places)
         };
         assert_eq!(look(4, 1_004, 7, false), None);
@@ -155,17 +158,20 @@ mod tests {
         assert!(said.contains("00:16:40 UTC (1 days ago)"), "{said}");
         assert_eq!(look(0, 91_000, 9, true), None);
         assert!(look(6, 91_010, 9, true).unwrap().contains("since 01:16:44 UTC"));
-        let full = Heard { silence_ns: 6 * SECOND_NS, datagrams: 9, answer: Answer::Full, waits_for: None };
+        let (now_ns, silence_ns) = (0, 6 * SECOND_NS);
+        let full = Heard { now_ns, silence_ns, datagrams: 9, answer: Answer::Full, waits_for: None };
         let said = silence.look(full, 0, &places).unwrap();
         assert!(said.ends_with("raise send.repair.max_leases at 10.0.0.1:30002"), "{said}");
     }
 
+    /// An earlier mistake: the wait was measured by the wall clock, which can be set.
     #[test]
     fn a_feed_that_stands_still_is_told_until_it_goes_on() {
         let (mut silence, places) = (Silence::default(), Places::default());
-        let mut look = |wall_s: u64, waits_for| {
-            let heard = Heard { silence_ns: 0, datagrams: 1, answer: Answer::Something, waits_for };
-            silence.look(heard, wall_s * SECOND_NS, &places)
+        let (mut walls_s, answer) = ([1_000_000, 5, 900_000].into_iter().cycle(), Answer::Something);
+        let mut look = |now_s: u64, waits_for| {
+            let heard = Heard { now_ns: now_s * SECOND_NS, silence_ns: 0, datagrams: 1, answer, waits_for };
+            silence.look(heard, walls_s.next().unwrap() * SECOND_NS, &places)
         };
         assert_eq!(
             (look(10, Some(7)), look(14, Some(7)), look(15, Some(8)), look(19, None)),

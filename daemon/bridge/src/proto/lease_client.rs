@@ -64,6 +64,8 @@ pub(crate) struct LeaseClient {
     /// The position of this receiver in the server's order of receivers, and the number of receivers.
     place: Option<(u16, u16)>,
     full: u64,
+    /// Whether the server had no room for this client, and has granted no lease since.
+    is_refused: bool,
 }
 
 impl LeaseClient {
@@ -89,6 +91,7 @@ impl LeaseClient {
             rtt_ns: None,
             place: None,
             full: 0,
+            is_refused: false,
         }
     }
 
@@ -145,6 +148,7 @@ impl LeaseClient {
             ControlDatagram::Granted { cookie, lease_ms, .. }
             | ControlDatagram::Joined { cookie, lease_ms, .. } => {
                 self.is_old = matches!(control, ControlDatagram::Granted { .. });
+                self.is_refused = false;
                 if let ControlDatagram::Joined { place, group, .. } = *control {
                     self.place = Some((place, group));
                 }
@@ -160,7 +164,7 @@ impl LeaseClient {
                 self.enter(now_ns, LeaseState::Gone);
             }
             ControlDatagram::Full { .. } => {
-                self.full += 1;
+                (self.full, self.is_refused) = (self.full + 1, true);
                 self.send_at_ns = now_ns.saturating_add(RETRY_MAX_NS);
             }
             _ => {}
@@ -250,6 +254,11 @@ impl LeaseClient {
     /// Returns `None` if the server did not report it, or if the lease is for live packets.
     pub(crate) fn place(&self) -> Option<(u16, u16)> {
         self.place.filter(|_| !self.live)
+    }
+
+    /// Whether the server had no room for this client, and has granted no lease since.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Returns how often the server had no room for this client.

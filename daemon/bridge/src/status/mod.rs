@@ -104,7 +104,7 @@ pub struct Life {
     stop: AtomicBool,
     phase: AtomicU8,
     session: Mutex<Option<Session>>,
-    /// The message with which a new received channel began; 0 if it did not begin, or began with its first message.
+    /// The message with which a received channel that named no session began; 0 if it did not begin, or began with its first message.
     beginning: AtomicU64,
     /// The session of another feed that arrives on the same lines, and is ignored.
     stranger: Mutex<Option<Session>>,
@@ -159,12 +159,13 @@ impl Life {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
     }
 
-    /// Notes with which message a new received channel begins. Call this before the session is noted.
+    /// Notes with which message a received channel that named no session begins. Call this before the session is noted.
     pub fn note_beginning(&self, first: u64) {
         self.beginning.store(first, Ordering::Relaxed);
     }
 
-    /// Returns the end of a sentence about the session. It says with which message a new received channel began, if not with its first one.
+    /// Returns the end of a sentence about the session. It says with which message a received channel that named no session
+    /// began, if not with its first one.
     pub fn beginning(&self) -> String {
         match self.beginning.load(Ordering::Relaxed) {
             0 => String::new(),

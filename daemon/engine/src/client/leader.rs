@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::sync::atomic::Ordering;
 
 use super::{Log, is_decided, refused, sentence};
-use crate::proto::lookup::Lookup;
+use crate::proto::lookup::{Found, Lookup};
 use crate::proto::want::Want;
 
 /// Whether an error says that there is no such stream.
@@ -54,27 +54,28 @@ impl Log {
     }
 
     /// Returns the leader's block that answers a request for missing messages. `offset` is the number of bytes that the reader has of the first
-    /// wanted message. `None` if the leader has no such block, or does not answer.
+    /// wanted message.
     ///
     /// Other servers can have another copy for ever, and a reader can get all of its entries from such a server.
-    pub(crate) async fn leaders_block(&self, want: Want, offset: u32) -> Option<Bytes> {
+    pub(crate) async fn leaders_block(&self, want: Want, offset: u32) -> Found<Bytes> {
         if self.is_alone.load(Ordering::Relaxed) {
-            return None;
+            return Found::Nothing;
         }
-        let (state, mut opener) = (self.state().await?, self.opener());
+        let Some(state) = self.state().await else { return Found::Unknown };
+        let mut opener = self.opener();
         let mut lookup = Lookup::new(want, offset, (state.first_sequence, state.last_sequence));
         while let Some(number) = lookup.next() {
-            let entry = self.leaders_entry(number).await?;
+            let Some(entry) = self.leaders_entry(number).await else { return Found::Unknown };
             if lookup.take(entry.as_ref().map(|(number, block)| (*number, &block[..])), &mut opener) {
-                return entry.map(|(_, block)| block);
+                return entry.map_or(Found::Nothing, |(_, block)| Found::Block(block));
             }
         }
-        None
+        Found::Nothing
     }
 
     /// Returns the leader's first entry with the number `from` or a higher one. `Some(None)` means that the leader has no such entry, and
     /// `None` that it does not answer.
-    async fn leaders_entry(&self, from: u64) -> Option<Option<(u64, Bytes)>> {
+    pub(crate) async fn leaders_entry(&self, from: u64) -> Option<Option<(u64, Bytes)>> {
         let request = self.stream.raw_message_builder().sequence(from);
         match request.next_by_subject(self.subject.clone()).send().await {
             Ok(message) => Some(Some((message.sequence, message.payload))),

@@ -22,12 +22,26 @@ const HOLD_NS: u64 = 30_000 * MILLISECOND_NS;
 /// The first message of a request, and whether the request is for exactly this message.
 type Asked = (u64, bool);
 
+/// The result of a search for the block that answers a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found<B> {
+    /// The log has this block.
+    Block(B),
+    /// The log has no such block.
+    Nothing,
+    /// The leader did not answer a step of the search, so it is unknown whether the log has the block.
+    Unknown,
+}
+
 /// When the log's leader is asked for missing messages. It is asked beside the writers, if they did not answer the first request.
 #[derive(Debug, Default)]
 pub struct LeaderAsks {
     /// The first sequence that the writers were last asked for.
     first: u64,
     is_asked: bool,
+    /// Whether the last search ended without an answer.
+    is_silent: bool,
+    /// The time of the first request for the messages `asked` that has no answer.
     asked_ns: u64,
     /// The messages that the leader was last asked for, and those of its last answer.
     asked: Asked,
@@ -42,24 +56,33 @@ impl LeaderAsks {
     /// Whether the leader is to be asked beside this request to the writers. After its answer, call [`end`](Self::end).
     pub fn begin(&mut self, now_ns: u64, want: &Want) -> bool {
         let is_again = std::mem::replace(&mut self.first, want.first) == want.first;
+        self.is_silent &= is_again;
         let is_due = (is_again || self.has_some) && !self.is_asked && now_ns >= self.rest_until_ns;
         if is_due {
-            (self.is_asked, self.asked_ns) = (true, now_ns);
-            self.asked = (want.first, matches!(want.wanted, Wanted::Exact(_)));
+            let asked = (want.first, matches!(want.wanted, Wanted::Exact(_)));
+            if !self.is_silent || asked != self.asked {
+                self.asked_ns = now_ns;
+            }
+            (self.is_asked, self.asked) = (true, asked);
         }
         is_due && !is(Mutant::AsksNoLeader)
     }
 
-    /// Notes the end of the search in the leader's entries, and whether it found a block.
-    pub fn end(&mut self, now_ns: u64, has_some: bool) {
-        (self.is_asked, self.has_some, self.answered) = (false, has_some, Some(self.asked));
-        self.rest_until_ns = if has_some { 0 } else { now_ns + AGAIN_NS };
+    /// Notes the end of the search in the leader's entries, and its result. An earlier mistake: a lost step of the search counted as an
+    /// answer, and the reader gave up messages that the leader had.
+    pub fn end<B>(&mut self, now_ns: u64, found: &Found<B>) {
+        (self.is_asked, self.has_some) = (false, matches!(found, Found::Block(_)));
+        self.is_silent = matches!(found, Found::Unknown);
+        if !self.is_silent {
+            self.answered = Some(self.asked);
+        }
+        self.rest_until_ns = if self.has_some { 0 } else { now_ns + AGAIN_NS };
     }
 
     /// Whether the reader must wait for the leader's answer before it gives up messages. The answer to a repeated request is not waited for.
     pub fn is_awaited(&self, now_ns: u64) -> bool {
         let is_new = self.answered != Some(self.asked);
-        self.is_asked && is_new && now_ns.saturating_sub(self.asked_ns) < HOLD_NS
+        (self.is_asked || self.is_silent) && is_new && now_ns.saturating_sub(self.asked_ns) < HOLD_NS
     }
 }
 
@@ -188,6 +211,7 @@ mod tests {
     use shmcast_bridge::proto::wire::Meta;
 
     const BLOCK_BYTES: usize = 1 << 10;
+    const NOTHING: Found<()> = Found::Nothing;
 
     fn session(epoch: u64) -> Session {
         Session::of_channel("T", epoch).unwrap()
@@ -229,16 +253,41 @@ mod tests {
         assert!(!asks.begin(0, &exact(5)) && !asks.is_awaited(0));
         assert!(asks.begin(1, &exact(5)));
         assert!(asks.is_awaited(1) && asks.is_awaited(HOLD_NS) && !asks.is_awaited(1 + HOLD_NS));
-        asks.end(2, false);
+        asks.end(2, &NOTHING);
         assert!(!asks.is_awaited(2));
         let again_ns = 2 + AGAIN_NS;
         assert!(
             asks.begin(again_ns, &exact(5)) && !asks.is_awaited(again_ns),
             "it has answered this request"
         );
-        asks.end(again_ns, false);
+        asks.end(again_ns, &NOTHING);
         let any_ns = again_ns + AGAIN_NS;
         assert!(asks.begin(any_ns, &Want::any(session(1), 5, 9)) && asks.is_awaited(any_ns));
+    }
+
+    /// An earlier mistake: a lost step of the leader's search counted as an answer.
+    #[test]
+    fn a_leader_that_is_silent_is_asked_again_and_waited_for_but_not_for_ever() {
+        let exact = |first| Want { session: session(1), first, wanted: Wanted::Exact(0) };
+        let mut asks = LeaderAsks::default();
+        assert!(!asks.begin(0, &exact(5)) && asks.begin(1, &exact(5)));
+        asks.end(2, &Found::<()>::Unknown);
+        let again_ns = 2 + AGAIN_NS;
+        assert!(
+            asks.is_awaited(2) && !asks.begin(again_ns - 1, &exact(5)) && asks.begin(again_ns, &exact(5))
+        );
+        asks.end(again_ns + 1, &Found::<()>::Unknown);
+        assert!(
+            asks.is_awaited(HOLD_NS) && !asks.is_awaited(1 + HOLD_NS),
+            "the limit began with the first request"
+        );
+        assert!(asks.begin(2 + HOLD_NS, &exact(5)));
+        asks.end(3 + HOLD_NS, &NOTHING);
+        assert!(!asks.is_awaited(3 + HOLD_NS));
+        let mut asks = LeaderAsks::default();
+        assert!(!asks.begin(0, &exact(5)) && asks.begin(1, &exact(5)));
+        asks.end(2, &Found::<()>::Unknown);
+        assert!(!asks.begin(3, &exact(6)) && !asks.is_awaited(3), "the messages have arrived");
     }
 
     #[test]

@@ -129,10 +129,10 @@ impl Drain {
     }
 
     /// Returns how many messages stay in the ring, up to the sequence `last`. Skipped sequences are no messages. A gate keeps its messages
-    /// for the next recorder, so they are not read: then skipped sequences count too.
+    /// for the next recorder, so they are counted without being received.
     fn left(&mut self, last: u64) -> u64 {
         if self.subscriber.gate().is_some() {
-            return self.subscriber.lag();
+            return self.subscriber.messages_up_to(last);
         }
         let mut left = 0;
         while self.subscriber.next_sequence() <= last {

@@ -4,7 +4,7 @@ use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, Journ
 use shmcast::journal::{
     Ending, Entry, Journal, JournalError, Streams, Verdict, Verify, create, folder_of, header_of,
 };
-use shmcast::{History, MAX_SEQUENCE, Publisher, RecvError, Start, StreamId, Subscriber};
+use shmcast::{Gate, History, MAX_SEQUENCE, Publisher, RecvError, Start, StreamId, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder, Trimmed};
 use shmcast_testkit::journal::{folder, read};
@@ -362,8 +362,18 @@ fn a_stop_does_not_wait_for_a_publisher_without_end() {
 fn on_a_disk_that_refuses(buffer: usize) -> (Host, Publisher, Recorder) {
     let host = Host::new();
     let mut publisher = host.publisher("t", 16 << 20);
+    let subscriber = host.subscriber("t");
+    let recorder = record_on_a_disk_that_refuses(&host, (&mut publisher, subscriber), buffer);
+    (host, publisher, recorder)
+}
+
+fn record_on_a_disk_that_refuses(
+    host: &Host,
+    (publisher, subscriber): (&mut Publisher, Subscriber),
+    buffer: usize,
+) -> Recorder {
     let settings = Settings { sync: SyncPolicy::Each, file_bytes: 1 << 20, buffer, ..Settings::default() };
-    let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
+    let recorder = Recorder::start(host.dir(), subscriber, settings).unwrap();
     // Then the first file has its name.
     until(&recorder, |progress| progress.reserve > 0);
     // No next file can be made.
@@ -371,7 +381,7 @@ fn on_a_disk_that_refuses(buffer: usize) -> (Host, Publisher, Recorder) {
     for sequence in 1..=30_000 {
         publisher.publish(&payload(sequence)).unwrap();
     }
-    (host, publisher, recorder)
+    recorder
 }
 
 /// No further file can be made, and the recorder gives its messages up.
@@ -387,6 +397,25 @@ fn a_stop_gives_a_disk_up_that_refuses() {
         panic!("there is no file to write to")
     };
     assert!(begun.elapsed() < PATIENCE);
+    assert_eq!((lost, progress.messages), (30_001 - written, written));
+}
+
+/// An earlier mistake: a recorder with a gate counted skipped sequences as messages that are not recorded.
+#[test]
+fn a_recorder_with_a_gate_counts_messages_and_no_skipped_sequences() {
+    let host = Host::new();
+    let gate = Gate::new("journal").wait(Duration::from_secs(100));
+    let builder = Publisher::builder("t").dir(host.channels.path()).capacity(32 << 20).gate(gate);
+    let mut publisher = builder.open().unwrap();
+    let subscriber = Subscriber::builder("t").dir(host.channels.path()).start(Start::Oldest);
+    let subscriber = subscriber.history(History::Never).gate("journal").open().unwrap();
+    let recorder = record_on_a_disk_that_refuses(&host, (&mut publisher, subscriber), 1);
+    let written = until(&recorder, |progress| progress.is_failed).written;
+    publisher.gap(1 << 40).unwrap();
+    publisher.publish(b"behind the gap").unwrap();
+    let Err(RecordError::Unwritten { lost, progress, .. }) = recorder.stop() else {
+        panic!("there is no file to write to")
+    };
     assert_eq!((lost, progress.messages), (30_001 - written, written));
 }
 

@@ -205,6 +205,27 @@ fn who_only_asks_for_repairs_does_not_take_the_place_of_a_live_feed() {
     assert_eq!((own.len(), own.live_addresses(0).count()), (200, 2));
 }
 
+/// An earlier mistake: a refusal counted for ever, and a silence after a later lease was explained by a lack of places.
+#[test]
+fn a_refusal_ends_with_the_next_lease() {
+    let mut own = server(1);
+    assert!(joins(&mut own, 0, address(1, 1), 1), "the only place");
+    let mut client = LeaseClient::new(0, true, 0, 5).with_receiver(77);
+    assert!(!client.is_refused());
+    let (mut question, mut answer) = ([0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
+    let mut was_refused = false;
+    while !matches!(client.state(), LeaseState::Held { .. }) {
+        let now_ns = client.next_deadline().unwrap();
+        assert!(now_ns < 60 * SECOND_NS, "the other lease expires");
+        let Some(size) = client.poll_transmit(now_ns, &mut question) else { continue };
+        if let Some(size) = own.handle_datagram(now_ns, address(2, 9), &question[..size], &mut answer) {
+            client.handle_control(now_ns, &ControlDatagram::parse(&answer[..size]).unwrap());
+        }
+        was_refused |= client.is_refused();
+    }
+    assert!(was_refused && client.times_full() > 0 && !client.is_refused());
+}
+
 #[test]
 fn a_client_falls_back_to_what_an_older_server_knows() {
     let mut own = server(4);

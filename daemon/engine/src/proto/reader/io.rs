@@ -74,12 +74,12 @@ pub struct ReaderCounters {
     pub searches: u64,
     /// The number of times that the log's end had moved back.
     pub ends_moved: u64,
-    /// Holes in the log.
+    /// Holes in the log. A hole that is found again counts once.
     pub holes: u64,
     /// Missing sequences that a writer sent.
     pub mended: u64,
     /// Requests to writers.
     pub wanted: u64,
-    /// Sequences that no writer had.
+    /// Sequences that were given up because nobody answered with them. Gaps that the log or a writer reports do not count.
     pub given_up: u64,
 }

@@ -71,7 +71,8 @@ impl Reader {
             Some(_) => Asks::Any { before: to + 1 },
             None => Asks::Due,
         };
-        self.counters.holes += 1;
+        // The reader meets the same hole again after each search.
+        self.counters.holes += u64::from(self.hole.replace(to) != Some(to));
         self.phase = Phase::Hole { to, since_ns: now_ns, asks };
         self.ask_ns = now_ns;
         self.round += 1;
@@ -95,6 +96,19 @@ impl Reader {
         }
     }
 
+    /// Returns the last missing sequence and the present request, if the reader accepts answers of writers. During the last search before
+    /// messages are given up, an answer shows that a writer has messages. An earlier mistake: the reader dropped such answers, and gave the
+    /// messages up.
+    fn mends(&self) -> Option<(u64, Asks)> {
+        match (self.phase, self.nobodys) {
+            (Phase::Hole { to, asks, .. }, _) => Some((to, asks)),
+            (_, Some(Nobodys { first, before, .. })) if self.next == Some(first) => {
+                Some((before - 1, Asks::Any { before }))
+            }
+            _ => None,
+        }
+    }
+
     /// Handles a writer's answer to a request for missing messages. `answer` is `None` if no writer answered.
     pub fn handle_want(
         &mut self,
@@ -103,8 +117,8 @@ impl Reader {
         answer: Option<&[u8]>,
         sink: &mut impl FnMut(Delivery<'_>),
     ) {
-        let (Phase::Hole { to, asks, .. }, Some(next)) = (self.phase, self.next) else { return };
-        if round == self.round {
+        let (Some((to, asks)), Some(next)) = (self.mends(), self.next) else { return };
+        if self.is_waiting_for_mends() && round == self.round {
             self.ask_ns = now_ns + AGAIN_NS;
         }
         // A late answer, which arrives after the request was repeated, is judged by its own fields, like every block.
@@ -144,12 +158,12 @@ impl Reader {
             // The answer is only for the hole. The log has the messages after the hole.
             Kind::Gap => {
                 let end = (to + 1).min(head.end());
-                self.counters.given_up += end - next;
                 sink(Delivery::Gap { missing: next..end });
                 self.next = Some(end);
             }
             Kind::Data | Kind::Fragment => {
-                let (bytes, is_due) = (self.bytes_due(), asks == Asks::Due);
+                let bytes = self.bytes_due();
+                let is_due = asks == Asks::Due || !self.is_waiting_for_mends();
                 let is_new = |reader: &Reader| reader.next != Some(next) || reader.bytes_due() > bytes;
                 // A part of a message can arrive a second time. It is no reason to ask again.
                 if !self.take(head, body, sink) || is_due && !is_new(self) {

@@ -136,6 +136,8 @@ pub struct Reader {
     lacking: Option<(u64, u64)>,
     /// The sequences that no writer has. If the log still lacks them at the end of the search, they are given up.
     nobodys: Option<Nobodys>,
+    /// The last missing sequence of the hole that was counted last.
+    hole: Option<u64>,
     parts: Parts,
     opener: Opener,
     counters: ReaderCounters,
@@ -160,6 +162,7 @@ impl Reader {
             is_torn: false,
             lacking: None,
             nobodys: None,
+            hole: None,
             parts: Parts::default(),
             opener: Opener::default(),
             counters: ReaderCounters::default(),
@@ -349,7 +352,7 @@ impl Reader {
             None => self.next.unwrap_or(head.first),
         };
         (self.session, self.next, self.parts) = (Some(head.session), Some(next), Parts::default());
-        self.nobodys = None;
+        (self.nobodys, self.hole) = (None, None);
         sink(Delivery::Session { session: head.session, next });
         true
     }

@@ -26,7 +26,7 @@ fn messages(range: std::ops::RangeInclusive<u64>) -> Vec<u8> {
 
 /// Runs a reader with a log of these blocks, and one sender that answers each request with `answer`. Returns the sequences of the messages,
 /// and the gaps.
-fn play(log: &[Vec<u8>], answer: &[u8]) -> (Vec<u64>, Vec<Range<u64>>) {
+fn play(log: &[Vec<u8>], answer: &[u8]) -> (Vec<u64>, Vec<Range<u64>>, ReaderCounters) {
     let mut reader = Reader::new(ReaderConfig { from: Some(1), give_up_ns: None }, None);
     let (mut taken, mut gaps, mut now_ns) = (Vec::new(), Vec::new(), 0);
     for _ in 0..100 {
@@ -57,22 +57,23 @@ fn play(log: &[Vec<u8>], answer: &[u8]) -> (Vec<u64>, Vec<Range<u64>>) {
             };
         }
     }
-    (taken, gaps)
+    (taken, gaps, *reader.counters())
 }
 
 /// If the sender's ring has overwritten messages, its answer can report more messages as lost than the log lacks.
 #[test]
 fn an_answer_about_a_hole_costs_nothing_that_lies_behind_the_hole() {
     let log = [messages(1..=10), messages(13..=20), messages(21..=30)];
-    let (taken, gaps) = play(&log, &block(Cut::gap(11, 25)));
+    let (taken, gaps, counters) = play(&log, &block(Cut::gap(11, 25)));
     assert_eq!(taken, (1..=10).chain(13..=30).collect::<Vec<_>>());
     assert_eq!(gaps, vec![11..13]);
+    assert_eq!((counters.holes, counters.given_up), (1, 0), "a gap that a sender reports is not given up");
 }
 
 #[test]
 fn a_sender_mends_a_hole() {
     let log = [messages(1..=10), messages(13..=20)];
-    let (taken, gaps) = play(&log, &messages(11..=14));
+    let (taken, gaps, _) = play(&log, &messages(11..=14));
     assert_eq!((taken, gaps), ((1..=20).collect(), Vec::new()));
 }
 
@@ -93,6 +94,12 @@ trait Around {
 /// Runs a reader that gives up after 5 s, and a log that lacks the messages 11 to 16. The senders send one message at a time. Returns the
 /// sequences of the messages, and the gaps.
 fn play_around(around: &mut impl Around) -> (Vec<u64>, Vec<Range<u64>>) {
+    let (taken, gaps, _) = play_counted(around);
+    (taken, gaps)
+}
+
+/// Does the same as [`play_around`], and returns the counters, too.
+fn play_counted(around: &mut impl Around) -> (Vec<u64>, Vec<Range<u64>>, ReaderCounters) {
     let log = [messages(1..=10), messages(17..=20)];
     let config = ReaderConfig { from: Some(1), give_up_ns: Some(5_000 * MILLISECOND_NS) };
     let mut reader = Reader::new(config, None);
@@ -134,7 +141,7 @@ fn play_around(around: &mut impl Around) -> (Vec<u64>, Vec<Range<u64>>) {
             reader.handle_want(now_ns, round, block.as_deref(), &mut sink);
         }
     }
-    (taken, gaps)
+    (taken, gaps, *reader.counters())
 }
 
 /// A sender that answers each request, but only after `late` further requests, and not before `after_ns`.
@@ -266,6 +273,39 @@ fn what_nobody_had_before_a_long_silence_is_asked_for_again() {
     assert_eq!(play_around(&mut Away::default()), ((1..=20).collect(), Vec::new()));
 }
 
+/// A sender whose answers arrive only while the reader searches the log a last time. Such a search takes a second.
+#[derive(Default)]
+struct AtLast {
+    searched_for: u64,
+    until_ns: u64,
+    wants: Vec<(u64, u64)>,
+}
+
+impl Around for AtLast {
+    fn is_log_away(&mut self, now_ns: u64, reader: &Reader) -> bool {
+        if reader.nobodys.is_some() && reader.next() > self.searched_for {
+            (self.searched_for, self.until_ns) = (reader.next(), now_ns + 1_000 * MILLISECOND_NS);
+        }
+        now_ns < self.until_ns
+    }
+
+    fn ask(&mut self, _: u64, round: u64, want: Want) -> bool {
+        self.wants.push((round, want.first));
+        true
+    }
+
+    fn answers(&mut self, now_ns: u64) -> Vec<(u64, Option<u64>)> {
+        let arrive = if now_ns < self.until_ns { self.wants.len() } else { 0 };
+        self.wants.drain(..arrive).map(|(round, first)| (round, Some(first))).collect()
+    }
+}
+
+/// An earlier mistake: the reader dropped an answer that arrived during its last search of the log, and gave up messages that the sender had.
+#[test]
+fn an_answer_during_the_last_search_mends_the_hole() {
+    assert_eq!(play_around(&mut AtLast::default()), ((1..=20).collect(), Vec::new()));
+}
+
 /// The reader has no connection from its first request on, for 20 s. Then a sender is there.
 #[derive(Default)]
 struct Disconnected {
@@ -313,9 +353,14 @@ impl Around for Nobody {
 
 #[test]
 fn what_nobody_has_is_given_up() {
-    let (taken, gaps) = play_around(&mut Nobody);
+    let (taken, gaps, counters) = play_counted(&mut Nobody);
     assert_eq!(taken, (1..=10).chain(17..=20).collect::<Vec<_>>());
     assert_eq!(gaps.into_iter().flatten().collect::<Vec<_>>(), (11..17).collect::<Vec<_>>());
+    assert_eq!(
+        (counters.holes, counters.given_up),
+        (1, 6),
+        "the hole counts once, however often it is found"
+    );
 }
 
 /// The messages `range` of a session, in one block.

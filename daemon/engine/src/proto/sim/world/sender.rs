@@ -5,7 +5,7 @@ use shmcast_bridge::proto::MILLISECOND_NS;
 
 use super::{BLOCK_BYTES, Channel, Event, STREAM, World};
 use crate::proto::block::{Carried, Packing};
-use crate::proto::lookup::{LeaderAsks, Lookup};
+use crate::proto::lookup::{Found, LeaderAsks, Lookup};
 use crate::proto::requests::Requests;
 use crate::proto::seal::Opener;
 use crate::proto::want::{Answerer, Want, Wanted};
@@ -43,10 +43,10 @@ impl World {
     /// A request for missing messages arrives at the senders. The reader also asks the log's leader, if the senders did not answer before.
     pub(super) fn take_want(&mut self, delay: u64, life: u64, round: u64, want: Want) {
         if self.answers.has_leader && self.answers.leader.begin(self.now_ns, &want) {
-            let block = self.leaders_block(want);
-            self.answers.leader.end(self.now_ns, block.is_some());
-            if block.is_some() {
-                self.send(delay, life, Event::Answer(round, block));
+            let found = self.leaders_block(want);
+            self.answers.leader.end(self.now_ns, &found);
+            if let Found::Block(block) = found {
+                self.send(delay, life, Event::Answer(round, Some(block)));
             }
         }
         if self.rng.u8(..) < self.loss {
@@ -59,17 +59,17 @@ impl World {
     }
 
     /// Searches the leader's entries for the block that answers a request.
-    fn leaders_block(&mut self, want: Want) -> Option<Vec<u8>> {
+    fn leaders_block(&mut self, want: Want) -> Found<Vec<u8>> {
         let offset = self.reader.as_ref().map_or(0, |reader| reader.bytes_due());
         let mut lookup = Lookup::new(want, offset, self.log.bounds());
         let mut opener = Opener::new(self.channel.keys(), false);
         while let Some(number) = lookup.next() {
             let entry = self.log.read_leader(number);
             if lookup.take(entry.as_ref().map(|(number, block)| (*number, &block[..])), &mut opener) {
-                return entry.map(|(_, block)| block);
+                return entry.map_or(Found::Nothing, |(_, block)| Found::Block(block));
             }
         }
-        None
+        Found::Nothing
     }
 
     /// A sender answers one request at a time. A sender that stands still answers later.
