@@ -166,7 +166,7 @@ fn a_mistake_is_told_once_and_at_its_own_line() {
     let found = problems(&bridge("{ group = \"239.1.2.3\" }, { interface = \"lo\" }"));
     assert!(found.len() == 2 && found[1].what.contains("missing field `group`"), "{found:?}");
     refuses("[limits]\nevents_queue = 1\nevents_queue = 2\n", "3:1: duplicate key `events_queue`");
-    for board in ["board = { key = \"5..5\" }", "[channel.board]\nkey = \"5..5\"", "board = [\"0..8\"]"] {
+    for board in ["board = { key = \"5..5\" }", "[channel.board]\nkey = \"5..5\"", "board = [1]"] {
         let found = problems(&format!("{TICKS}{board}\n"));
         assert_eq!(found.len(), 1, "{found:?}");
     }
