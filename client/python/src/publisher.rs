@@ -320,7 +320,7 @@ impl Publisher {
         if let Some(gates) = gates {
             let all = gates
                 .try_iter()
-                .map_err(|error| PyTypeError::new_err(format!("argument 'gates': {error}")))?;
+                .map_err(|error| PyTypeError::new_err(format!("argument 'gates': {}", error.value(py))))?;
             for gate in all {
                 let gate = gate?;
                 let gate = gate

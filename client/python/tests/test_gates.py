@@ -166,13 +166,13 @@ def test_what_cannot_be(room: str) -> None:
 
 def test_ctrl_c_ends_a_publish_that_waits(room: str) -> None:
     """An earlier mistake: a signal did nothing until the gate's limit had passed."""
-    gates = [shmcast.Gate("slow", refuse=True, wait=3600)]
+    gates = [shmcast.Gate("slow", refuse=True, wait=10)]
     with shmcast.Publisher("t", dir=room, capacity=1 << 20, gates=gates) as publisher:
         slow = shmcast.Subscriber("t", dir=room, gate="slow")
         while publisher.try_publish(b"x" * 1000) is not None:
             pass
         before = publisher.next_sequence
-        for publish in (lambda: publisher.publish(b"y"), lambda: publisher.publish_batch([b"y", b"z"])):
+        for publish in (lambda: publisher.publish(b"y" * 1000), lambda: publisher.publish_batch([b"y" * 1000, b"z"])):
             held = threading.Timer(0.2, _thread.interrupt_main)
             held.start()
             with pytest.raises(KeyboardInterrupt):
