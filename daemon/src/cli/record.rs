@@ -144,10 +144,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         sums.streams += u64::from(gate_lost.take().is_none());
         match record(args, &host, &channel, recorder, &stop, &mut sums) {
             Err(error) if is_restart(&error) && !stop.is_set() => {
-                note!(
-                    "{channel}: {}: goes on with the new stream, in a folder of its own",
-                    beginning(&error)
-                );
+                note_restart(&channel, &error);
                 if is_loss(&error) {
                     note!("{channel}: {error:#}");
                     lost = Some(error);
@@ -254,6 +251,10 @@ fn is_gate_lost(error: &anyhow::Error) -> bool {
 /// Whether a gate that was lost at this time, and that is refused now, might soon be given again.
 fn may_come_back(error: &anyhow::Error, lost: Instant) -> bool {
     error.downcast_ref().is_some_and(is_gate_refused) && lost.elapsed() < Duration::from_nanos(PATIENCE_NS)
+}
+
+fn note_restart(channel: &str, error: &anyhow::Error) {
+    note!("{channel}: {}: goes on with the new stream, in a folder of its own", beginning(error));
 }
 
 /// Says why the old stream ended. If the channel's files are gone, the recorder does not know whether the channel begins again.

@@ -237,9 +237,7 @@ async fn serve(options: &Options, config: Config, inherited: Inherited) -> Resul
     if heard.is_ok() {
         tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
         serve_until_stopped(options, &shared, &mut carriers, &config, &mut signals).await;
-        if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
-            tracing::warn!("the service manager does not know that this daemon stops: {e}");
-        }
+        tell_stopping();
     }
     wait_for_recorders(&shared).await;
     accepting.abort();
@@ -289,6 +287,13 @@ async fn wait_for_recorders(shared: &ServerState) {
     let are_let_in = || *shared.newcomers.borrow() == Newcomers::LetIn;
     while are_let_in() && shared.journals.is_any_starting() && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Tells the service manager that this daemon stops.
+fn tell_stopping() {
+    if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
+        tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
 }
 
