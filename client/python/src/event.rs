@@ -1,7 +1,7 @@
 //! Messages and events as immutable Python objects.
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 use shmcast::Event;
 
 /// A message. It has its own copy of the payload.
@@ -54,6 +54,11 @@ impl Message {
         conflated: Option<u64>,
     ) -> Self {
         Self { payload, sequence, time, tag, key, conflated }
+    }
+
+    /// The arguments with which `pickle` and `copy` make the message again.
+    fn __getnewargs__(&self, py: Python<'_>) -> (Py<PyBytes>, u64, u16, bool, u64, Option<u64>) {
+        (self.payload.clone_ref(py), self.sequence, self.tag, self.key, self.time, self.conflated)
     }
 
     fn __eq__(&self, py: Python<'_>, other: &Self) -> bool {
@@ -109,6 +114,11 @@ impl Gap {
         Self { first, last, cause }
     }
 
+    /// The arguments with which `pickle` and `copy` make the event again.
+    fn __getnewargs__(&self) -> (u64, u64, Option<String>) {
+        (self.first, self.last, self.cause.clone())
+    }
+
     fn __repr__(&self) -> String {
         let cause = self.cause.as_ref().map_or(String::new(), |cause| format!(", cause='{cause}'"));
         format!("Gap(first={}, last={}{cause})", self.first, self.last)
@@ -134,6 +144,12 @@ macro_rules! events {
             #[new]
             fn new($($field: $type),*) -> Self {
                 Self { $($field),* }
+            }
+
+            /// The arguments with which `pickle` and `copy` make the event again.
+            fn __getnewargs__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+                let fields: &[u64] = &[$(self.$field),*];
+                PyTuple::new(py, fields)
             }
 
             fn __repr__(&self) -> String {
@@ -177,6 +193,11 @@ impl NewSession {
     #[new]
     fn new(session: [u8; 10]) -> Self {
         Self { session }
+    }
+
+    /// The arguments with which `pickle` and `copy` make the event again.
+    fn __getnewargs__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>,) {
+        (self.session(py),)
     }
 
     #[getter]

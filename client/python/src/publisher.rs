@@ -12,6 +12,8 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyRange};
 use shmcast::{ClockKind, Mark, PublishError};
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The interval at which signal handlers run during a batch for a channel with gates. The handlers run between two messages of the batch.
@@ -39,6 +41,7 @@ pub(crate) struct Publisher {
     channel: String,
     /// Whether the channel has gates. Then a call can wait for a reader, so other threads run during the call.
     has_gates: bool,
+    signals: Arc<Signals>,
 }
 
 impl Drop for Publisher {
@@ -52,6 +55,58 @@ impl Drop for Publisher {
             // publisher.
             Python::try_attach(|py| py.detach(|| drop(publisher.take())));
         }
+    }
+}
+
+/// Runs signal handlers while a message waits for a gate. If a handler raises an exception, the wait ends.
+#[derive(Default)]
+struct Signals {
+    /// Whether a call waits that can raise the exception of a handler.
+    is_asked: AtomicBool,
+    /// Set to 1 to end the wait.
+    ends: Arc<AtomicUsize>,
+    /// The time of the last check, and the exception of a handler.
+    state: Mutex<(Option<Instant>, Option<PyErr>)>,
+}
+
+impl Signals {
+    /// Lets the waits of a publisher run signal handlers.
+    fn watch(publisher: &mut shmcast::Publisher) -> Arc<Self> {
+        let signals = Arc::<Self>::default();
+        publisher.hurry_after(signals.ends.clone());
+        let watched = signals.clone();
+        publisher.call_while_waiting(move || watched.check());
+        signals
+    }
+
+    fn state(&self) -> MutexGuard<'_, (Option<Instant>, Option<PyErr>)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self) {
+        let is_due = |at: Option<Instant>| at.is_none_or(|at| at.elapsed() >= SIGNALS_EVERY);
+        if !self.is_asked.load(Ordering::Relaxed) || !is_due(self.state().0) {
+            return;
+        }
+        self.state().0 = Some(Instant::now());
+        if let Some(Err(raised)) = Python::try_attach(|py| py.check_signals()) {
+            self.state().1 = Some(raised);
+            self.ends.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs a call that can wait, while other threads run.
+    ///
+    /// # Errors
+    /// The exception of a signal handler.
+    fn during<T: Send>(&self, py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
+        self.state().0 = Some(Instant::now());
+        self.is_asked.store(true, Ordering::Relaxed);
+        let done = py.detach(call);
+        self.is_asked.store(false, Ordering::Relaxed);
+        self.ends.store(0, Ordering::Relaxed);
+        let raised = self.state().1.take();
+        raised.map_or(Ok(done), Err)
     }
 }
 
@@ -174,7 +229,7 @@ impl Publisher {
         let mut publisher = self.handle.enter()?;
         let publisher: &mut shmcast::Publisher = &mut publisher;
         let (mut checked, mut interrupted) = (Instant::now(), Ok(()));
-        let published = py.detach(|| {
+        let published = self.signals.during(py, || {
             let mut start = 0;
             let copies = ends.iter().map_while(|&end| {
                 if checked.elapsed() >= SIGNALS_EVERY {
@@ -187,7 +242,7 @@ impl Publisher {
             publisher.publish_batch_with(copies, mark)
         });
         interrupted?;
-        published.map_err(|error| self.failure(&error))
+        published?.map_err(|error| self.failure(&error))
     }
 
     /// Publishes a copy of the payload. The call can wait, and other threads could change the original payload during the wait.
@@ -196,8 +251,8 @@ impl Publisher {
         let copy = Lent::of(payload)?.bytes()?.to_vec();
         let mut publisher = self.handle.enter()?;
         let publisher: &mut shmcast::Publisher = &mut publisher;
-        let published = payload.py().detach(|| publisher.publish_with(&copy, mark));
-        published.map_err(|error| self.failure(&error))
+        let published = self.signals.during(payload.py(), || publisher.publish_with(&copy, mark));
+        published?.map_err(|error| self.failure(&error))
     }
 }
 
@@ -263,8 +318,15 @@ impl Publisher {
             builder = builder.continue_from(journal);
         }
         if let Some(gates) = gates {
-            for gate in gates.try_iter()? {
-                builder = builder.gate(gate?.cast::<Gate>()?.get().0.clone());
+            let all = gates
+                .try_iter()
+                .map_err(|error| PyTypeError::new_err(format!("argument 'gates': {}", error.value(py))))?;
+            for gate in all {
+                let gate = gate?;
+                let gate = gate
+                    .cast::<Gate>()
+                    .map_err(|error| PyTypeError::new_err(format!("argument 'gates': {error}")))?;
+                builder = builder.gate(gate.get().0.clone());
             }
         }
         if let Some(board) = board {
@@ -273,9 +335,10 @@ impl Publisher {
         if let Some(steps) = prepare {
             builder = builder.prepare(options::preparation(steps)?);
         }
-        let publisher = py.detach(|| builder.open()).map_err(|error| error::opening(&error))?;
+        let mut publisher = py.detach(|| builder.open()).map_err(|error| error::opening(&error))?;
+        let signals = Signals::watch(&mut publisher);
         let has_gates = !publisher.gates().is_empty();
-        Ok(Self { handle: Handle::new("publisher", publisher), channel, has_gates })
+        Ok(Self { handle: Handle::new("publisher", publisher), channel, has_gates, signals })
     }
 
     fn __repr__(&self) -> String {
@@ -288,7 +351,9 @@ impl Publisher {
         &self.channel
     }
 
-    /// Publishes one message and returns its sequence. Waits only for the readers of gates. Other threads run during this wait.
+    /// Publishes one message and returns its sequence. Waits only for the readers of gates. Other threads and signal handlers run during
+    /// this wait. If a handler raises an exception, such as `KeyboardInterrupt`, the wait ends with it, and `next_sequence` tells whether the
+    /// message was published.
     ///
     /// The payload is any object with contiguous bytes: bytes, bytearray, memoryview, array, numpy. `tag` is a number below 65536, by which
     /// readers can select messages. `key` marks a message at which a reader can start without earlier messages. Raises `PublishError` if
@@ -330,7 +395,7 @@ impl Publisher {
     /// message. If a message is too large, or a gate refuses it, the messages before it are published, and the later ones are not.
     ///
     /// Waits only for the readers of gates. Other threads run during this wait. If a signal handler raises an exception during the wait,
-    /// the batch stops after the message that waits.
+    /// the batch stops, and `next_sequence` tells how much of it was published.
     #[pyo3(signature = (messages, tag = 0, key = false))]
     fn publish_batch<'py>(
         &self,
@@ -403,8 +468,7 @@ impl Publisher {
     /// threads run meanwhile.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let publisher = self.handle.close()?;
-        py.detach(|| drop(publisher));
-        Ok(())
+        self.signals.during(py, || drop(publisher))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -162,3 +162,30 @@ def test_what_cannot_be(room: str) -> None:
         assert refused.value.code == "gate"
     with pytest.raises(TypeError):
         shmcast.Publisher("t", dir=room, gates=["risk"])  # type: ignore[list-item]
+
+
+def test_ctrl_c_ends_a_publish_that_waits(room: str) -> None:
+    """An earlier mistake: a signal did nothing until the gate's limit had passed."""
+    gates = [shmcast.Gate("slow", refuse=True, wait=10)]
+    with shmcast.Publisher("t", dir=room, capacity=1 << 20, gates=gates) as publisher:
+        slow = shmcast.Subscriber("t", dir=room, gate="slow")
+        while publisher.try_publish(b"x" * 1000) is not None:
+            pass
+        before = publisher.next_sequence
+        for publish in (lambda: publisher.publish(b"y" * 1000), lambda: publisher.publish_batch([b"y" * 1000, b"z"])):
+            held = threading.Timer(0.2, _thread.interrupt_main)
+            held.start()
+            with pytest.raises(KeyboardInterrupt):
+                publish()
+            held.join()
+            assert publisher.next_sequence == before
+        for _ in range(400):
+            slow.recv(0)
+        assert publisher.publish(b"y") == before, "later calls wait again"
+        slow.close()
+
+
+def test_gates_that_are_none_are_named(room: str) -> None:
+    for gates in (1, [1]):
+        with pytest.raises(TypeError, match="argument 'gates'"):
+            shmcast.Publisher("t", dir=room, capacity=1 << 20, gates=gates)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import pickle
 import re
 import tempfile
@@ -314,3 +315,22 @@ def test_an_error_between_batches_does_not_hide_the_end(room: str) -> None:
     with pytest.raises(StopIteration):
         next(batches)
     subscriber.close()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        shmcast.Message(b"x", 7, tag=3, key=True, time=9, conflated=2),
+        shmcast.Gap(1, 2, "overrun"),
+        shmcast.Lapped(3, 4),
+        shmcast.Live(5),
+        shmcast.NewEpoch(6),
+        shmcast.PublisherGone(7),
+        shmcast.NewSession(b"0123456789"),
+        shmcast.Restarted(),
+        shmcast.End(),
+    ],
+)
+def test_an_event_can_be_pickled_and_copied(event: shmcast.Event) -> None:
+    assert pickle.loads(pickle.dumps(event)) == event and copy.copy(event) == event
+    assert repr(pickle.loads(pickle.dumps(event))) == repr(event)

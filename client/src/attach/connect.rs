@@ -56,7 +56,8 @@ impl Client {
         Self::at(Self::default_socket())
     }
 
-    /// Connects to the daemon that listens at `socket`.
+    /// Connects to the daemon that listens at `socket`. A daemon that refuses because this user has reached a limit has answered: the next
+    /// call is refused if the limit lasts, and an open that waits for its channel waits.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -67,8 +68,10 @@ impl Client {
     /// ```
     pub fn at(socket: impl Into<PathBuf>) -> Result<Self, ChannelError> {
         let socket = socket.into();
-        Conversation::open(&socket)?;
-        Ok(Self { socket })
+        match Conversation::open(&socket) {
+            Ok(_) | Err(ChannelError::Refused { code: RefusalCode::Limit, .. }) => Ok(Self { socket }),
+            Err(e) => Err(e),
+        }
     }
 
     /// Returns the first of these paths:

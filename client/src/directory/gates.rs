@@ -157,18 +157,15 @@ impl GateFolder {
         }
     }
 
-    /// Removes the page of each gate whose reader claims to be the process `pid`. The reader keeps the page without its name.
-    pub(crate) fn withdraw(&self, pid: u32) {
-        for name in self.names() {
-            if self.claimed_by(&name) == Some(u64::from(pid)) {
-                let _ = self.0.unlink(&name);
-            }
-        }
+    /// Removes the page of this gate. The gate's reader keeps the page without its name.
+    pub(crate) fn withdraw(&self, name: GateName) {
+        let _ = self.0.unlink(name.as_str());
     }
 
-    /// The process ids that the readers of held gates claim.
-    pub(crate) fn claimants(&self) -> Vec<u64> {
-        self.names().iter().filter_map(|name| self.claimed_by(name)).collect()
+    /// The gates that readers hold, each with the process id that its reader claims.
+    pub(crate) fn claims(&self) -> Vec<(String, u64)> {
+        let claim = |name: String| self.claimed_by(&name).map(|pid| (name, pid));
+        self.names().into_iter().filter_map(claim).collect()
     }
 
     /// The process id that a gate's reader claims. `None` if no reader holds the gate.
@@ -198,6 +195,11 @@ impl GateFolder {
             GateSight { figures, claim }
         };
         gates.into_iter().map(sight).collect()
+    }
+
+    /// The device and inode of the directory.
+    pub(crate) fn identity(&self) -> io::Result<(u64, u64)> {
+        self.0.own_stat().map(|stat| (stat.st_dev, stat.st_ino))
     }
 
     /// Removes all files that shmcast made in the directory.

@@ -20,6 +20,7 @@ use shmcast_layout::layout::gate::{BUCKETS, NO_SEQUENCE, Said, bucket, bucket_li
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::Segment;
+use std::fmt;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -191,6 +192,23 @@ pub(crate) struct Gates {
     page: Option<FiguresPage>,
     /// Set to another number than 0 when the publisher must not wait any more.
     hurry: Arc<AtomicUsize>,
+    meanwhile: Meanwhile,
+}
+
+/// A function that is called again and again while a message waits.
+#[derive(Clone, Default)]
+pub(crate) struct Meanwhile(Option<Arc<dyn Fn() + Send + Sync>>);
+
+impl Meanwhile {
+    pub(crate) fn call(call: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(call)))
+    }
+}
+
+impl fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Meanwhile").field(&self.0.is_some()).finish()
+    }
 }
 
 impl Gates {
@@ -231,7 +249,8 @@ impl Gates {
         let gates: Vec<One> = gates.into_iter().map(one).collect();
         let step = gates.iter().map(|gate| gate.config.lag / 4).min().unwrap_or(u64::MAX);
         let (capacity, chunk, hurry) = (geometry.capacity, geometry.chunk, Arc::default());
-        let mut all = Self { gates, segment, capacity, chunk, step, page, hurry };
+        let meanwhile = Meanwhile::default();
+        let mut all = Self { gates, segment, capacity, chunk, step, page, hurry, meanwhile };
         all.look(writer);
         writer.set_bound(all.bound(writer, writer.frontier()));
         if let Some(page) = &all.page {
@@ -243,6 +262,11 @@ impl Gates {
     /// From the time at which `flag` is not 0, no message waits for a gate.
     pub(crate) fn hurry_after(&mut self, flag: Arc<AtomicUsize>) {
         self.hurry = flag;
+    }
+
+    /// Calls this function while a message waits for a gate.
+    pub(crate) fn call_meanwhile(&mut self, meanwhile: Meanwhile) {
+        self.meanwhile = meanwhile;
     }
 
     fn ring(&self, writer: &Writer) -> Ring {
@@ -302,6 +326,9 @@ impl Gates {
             let refused = match verdict {
                 Verdict::Waits { left } => {
                     pause(elapsed, left);
+                    if let Some(call) = &self.meanwhile.0 {
+                        call();
+                    }
                     continue;
                 }
                 Verdict::Refused(refused) => Some(refused),

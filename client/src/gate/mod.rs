@@ -27,7 +27,7 @@ mod state;
 pub use config::{Gate, Then};
 pub(crate) use config::{Settled, settle};
 pub use gates::GateStatus;
-pub(crate) use gates::Gates;
+pub(crate) use gates::{Gates, Meanwhile};
 pub(crate) use held::{HeldGate, NotHeld};
 pub use name::{GateError, GateName};
 pub use state::GateState;

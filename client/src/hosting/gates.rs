@@ -10,6 +10,7 @@ use crate::gate::{Gate, GateError, GateName, Settled, settle};
 use crate::status::gate_report;
 use shmcast_layout::control::{GateReport, GateTerms, Process};
 use shmcast_layout::layout::geometry::Geometry;
+use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -29,6 +30,14 @@ impl HostedSpec {
     pub fn gate_terms(&self, gates: &[Gate]) -> Result<Vec<GateTerms>, ChannelError> {
         let settled = settle(&self.name, gates, &Geometry::new(self.capacity, self.max_message)?)?;
         Ok(settled.iter().map(Settled::terms).collect())
+    }
+}
+
+impl HostedSegment {
+    /// Whether the file is a segment of the channel `name` that this user made. It can be an earlier segment of the channel.
+    pub fn is_of(name: &str, file: &File) -> bool {
+        let is_named = |segment: Segment| segment.header().channel == name;
+        Self::is_of_our_making(file) && Segment::open(file, Access::Read).is_ok_and(is_named)
     }
 }
 
@@ -117,15 +126,32 @@ impl HostedGates {
         Ok(page)
     }
 
-    /// The process ids that the readers of held gates claim. A reader can claim any id.
-    pub fn claimants(&self) -> Vec<u64> {
-        self.0.claimants()
+    /// Whether this and `other` are the same directory, whatever its name is now.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn is(&self, other: &Self) -> io::Result<bool> {
+        Ok(self.0.identity()? == other.0.identity()?)
     }
 
-    /// Takes the gates of the process `pid` away, as the gates' pages claim this process. Call this if the process may no longer read the
-    /// channel. The present publisher still waits for the process. The next publisher gets new pages, and waits for their readers.
-    pub fn withdraw(&self, pid: u32) {
-        self.0.withdraw(pid);
+    /// Removes the pages, also if the directory has lost its name. The readers that hold gates then get an error, and take their gates
+    /// again. Call this if the host finds another directory in the place of this one, or none.
+    pub fn disown(&self) {
+        self.0.empty();
+    }
+
+    /// The gates that readers hold, each with the process id that its reader claims. A reader can claim any id, and a reader in another PID
+    /// namespace claims an id that means another process here.
+    pub fn claims(&self) -> Vec<(String, u64)> {
+        self.0.claims()
+    }
+
+    /// Takes a gate away from its reader. Call this if the reader may no longer read the channel. The present publisher still waits for the
+    /// reader. The next publisher gets a new page, and waits for its reader. A name that is not valid for a gate changes nothing.
+    pub fn withdraw(&self, gate: &str) {
+        if let Ok(name) = gate.parse() {
+            self.0.withdraw(name);
+        }
     }
 
     /// The present state of the gates. `process` finds the process for an id that a reader claims.

@@ -5,6 +5,7 @@
 
 use crate::directory::check_name;
 use crate::error::{ChannelError, is_absent};
+use crate::gate::Meanwhile;
 use crate::publisher::Publisher;
 use crate::subscriber::{Subscriber, SubscriberBuilder};
 use shmcast_layout::control::RefusalCode;
@@ -99,5 +100,12 @@ impl Publisher {
     #[doc(hidden)]
     pub fn hurry_after(&mut self, flag: Arc<AtomicUsize>) {
         self.hurry(flag);
+    }
+
+    /// While a message of this publisher waits for a gate, calls `call` again and again, at least every millisecond if the system lets this
+    /// thread run. With [`hurry_after`](Self::hurry_after), the function can end the wait.
+    #[doc(hidden)]
+    pub fn call_while_waiting(&mut self, call: impl Fn() + Send + Sync + 'static) {
+        self.call_meanwhile(Meanwhile::call(call));
     }
 }

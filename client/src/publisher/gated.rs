@@ -3,7 +3,7 @@
 
 use super::{Hosted, Mark, Publisher, is_cut_off};
 use crate::error::PublishError;
-use crate::gate::{GateStatus, Gates, Patience};
+use crate::gate::{GateStatus, Gates, Meanwhile, Patience};
 use shmcast_layout::board::BoardWriter;
 use shmcast_layout::error::WriteError;
 use shmcast_layout::ring::writer::Writer;
@@ -147,6 +147,13 @@ impl Publisher {
     pub(crate) fn hurry(&mut self, flag: Arc<AtomicUsize>) {
         if let Some(gates) = &mut self.gates {
             gates.hurry_after(flag);
+        }
+    }
+
+    /// Calls this function while a message waits for a gate.
+    pub(crate) fn call_meanwhile(&mut self, meanwhile: Meanwhile) {
+        if let Some(gates) = &mut self.gates {
+            gates.call_meanwhile(meanwhile);
         }
     }
 

@@ -9,7 +9,16 @@ use crate::spec::BridgeSpec;
 
 /// The bridge gives up once its gate has been refused for this time, in nanoseconds. Until then, the next publisher might create the gate,
 /// or the system might release the lock of the gate's last reader.
-const PATIENCE_NS: u64 = 2 * SECOND_NS;
+pub const PATIENCE_NS: u64 = 2 * SECOND_NS;
+
+/// Whether this error of opening a channel is the refusal of a gate.
+pub fn is_gate_refused(error: &ChannelError) -> bool {
+    match error {
+        ChannelError::Gate { .. } => true,
+        ChannelError::Refused { code, .. } => matches!(code, RefusalCode::UnknownGate | RefusalCode::Denied),
+        _ => false,
+    }
+}
 
 /// Measures how long the gate has been refused to a bridge that attaches again.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,14 +34,7 @@ impl GateWait {
     /// The reason of the refusal, once the gate has been refused for two seconds. The bridge's owner then reports the reason, and restarts
     /// the bridge.
     pub fn bear(&mut self, spec: &BridgeSpec, now_ns: u64, error: &ChannelError) -> Result<(), String> {
-        let is_refused = match error {
-            ChannelError::Gate { .. } => true,
-            ChannelError::Refused { code, .. } => {
-                matches!(code, RefusalCode::UnknownGate | RefusalCode::Denied)
-            }
-            _ => false,
-        };
-        if !is_refused || spec.gate().is_none() {
+        if !is_gate_refused(error) || spec.gate().is_none() {
             *self = Self::default();
             return Ok(());
         }

@@ -24,7 +24,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const EXAMPLE: &str = "\
 Examples:
@@ -127,6 +127,7 @@ fn publish_input(
     let pace = Pace::new(stop);
     let mut input = Some(first_input);
     let mut message = Vec::new();
+    let mut files = FilesLook::new();
     for _ in 0..args.repeat {
         let mut input = input.take().map_or_else(|| open_input(args, stop), Ok)?;
         loop {
@@ -142,6 +143,7 @@ fn publish_input(
             if stop.is_set() && !fault!("cut_line_is_published") {
                 return Ok(());
             }
+            files.check_if_due(publisher)?;
             match publisher.publish_with(&message, Mark { tag: args.tag, key: args.key }) {
                 // The message waited for a gate when the signal came.
                 Err(PublishError::Full { .. }) if stop.is_set() => return Ok(()),
@@ -154,8 +156,39 @@ fn publish_input(
             }
         }
     }
+    files.check(publisher)?;
     done.is_complete = true;
     Ok(())
+}
+
+/// The pause between two checks of the names of the channel's files.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Notices that the files of a channel were removed or moved. Otherwise the verb would publish where new readers find nothing.
+pub(super) struct FilesLook(Instant);
+
+impl FilesLook {
+    pub(super) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Checks the names if the last check was some time ago.
+    pub(super) fn check_if_due(&mut self, publisher: &Publisher) -> Result<()> {
+        if self.0.elapsed() < LOOK {
+            return Ok(());
+        }
+        self.check(publisher)
+    }
+
+    pub(super) fn check(&mut self, publisher: &Publisher) -> Result<()> {
+        self.0 = Instant::now();
+        if publisher.is_removed() {
+            bail!(
+                "the channel's files were removed or moved, so new readers do not find the channel: publish again, which makes it anew"
+            );
+        }
+        Ok(())
+    }
 }
 
 /// An input that can be interrupted. After Ctrl-C or SIGTERM a read fails, even a read that is waiting for input.

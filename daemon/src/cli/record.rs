@@ -13,6 +13,7 @@ use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::{ChannelError, History, RecvError, Role, Start, Subscriber, SubscriberBuilder};
+use shmcast_bridge::gate::{PATIENCE_NS, is_gate_refused};
 use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_journal::{Progress, RecordError, Recorder};
 use std::path::PathBuf;
@@ -49,6 +50,8 @@ With --until-end: 130 (Ctrl-C) or 143 (SIGTERM) if it came before the channel's 
 const MOST_EVENTS: usize = 100_000;
 /// Interval between two attempts to continue after an error that passes.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The note about a gate that has lost its page.
+const GATE_LOST: &str = "the page of the gate was removed or moved: the recorder takes the gate again";
 /// Interval between two checks of the state.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -111,12 +114,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let settings = Settings { sync: args.sync.unwrap_or(config.sync), ..config.settings() };
     let channel = args.channel.clone();
     let (mut sums, mut waits, mut told) = (Sums::default(), args.wait_channel, None::<String>);
-    let mut lost = None;
+    let (mut lost, mut gate_lost) = (None, None::<Instant>);
     let ended = loop {
         let wanted = Wanted { host: &args.host, channel: &channel, waits, stop: &stop };
         let (host, subscriber) = match wanted.open(|host, channel| builder_of(&config, host, channel)) {
             Ok(Some(opened)) => opened,
             Ok(None) => break Ok(()),
+            Err(e) if gate_lost.is_some_and(|at| may_come_back(&e, at)) && !stop.is_set() => {
+                nap(LOOK, &stop);
+                continue;
+            }
             Err(e) => break Err(e),
         };
         let recorder = match Recorder::start(&args.to, subscriber, settings.clone()) {
@@ -134,19 +141,20 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             Err(e) => break Err(e.into()),
         };
         told = None;
-        sums.streams += 1;
+        sums.streams += u64::from(gate_lost.take().is_none());
         match record(args, &host, &channel, recorder, &stop, &mut sums) {
             Err(error) if is_restart(&error) && !stop.is_set() => {
-                note!(
-                    "{channel}: {}: goes on with the new stream, in a folder of its own",
-                    beginning(&error)
-                );
+                note_restart(&channel, &error);
                 if is_loss(&error) {
                     note!("{channel}: {error:#}");
                     lost = Some(error);
                 }
                 // The new stream's ring might not exist yet, but appears soon.
                 waits = true;
+            }
+            Err(error) if is_gate_lost(&error) && !stop.is_set() => {
+                note!("{channel}: {GATE_LOST}");
+                gate_lost = Some(Instant::now());
             }
             ended => break ended,
         }
@@ -233,6 +241,20 @@ fn record(
 /// Whether the recorder ended because the channel began anew.
 fn is_restart(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(RecordError::is_restart)
+}
+
+/// Whether the recorder ended because its gate has lost its page. The channel and its stream are the same.
+fn is_gate_lost(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(RecordError::Receive(RecvError::GateLost { .. })))
+}
+
+/// Whether a gate that was lost at this time, and that is refused now, might soon be given again.
+fn may_come_back(error: &anyhow::Error, lost: Instant) -> bool {
+    error.downcast_ref().is_some_and(is_gate_refused) && lost.elapsed() < Duration::from_nanos(PATIENCE_NS)
+}
+
+fn note_restart(channel: &str, error: &anyhow::Error) {
+    note!("{channel}: {}: goes on with the new stream, in a folder of its own", beginning(error));
 }
 
 /// Says why the old stream ended. If the channel's files are gone, the recorder does not know whether the channel begins again.

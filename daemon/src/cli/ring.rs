@@ -116,7 +116,9 @@ enum Prepare {
 fn permissions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let digits = match toml::Value::deserialize(deserializer)? {
         toml::Value::Integer(digits) => digits.to_string(),
-        value => value.as_str().unwrap_or_default().to_owned(),
+        toml::Value::String(digits) => digits,
+        toml::Value::Float(number) => number.to_string(),
+        other => format!("a {}", other.type_str()),
     };
     parse_mode(&digits).map(Some).map_err(D::Error::custom)
 }

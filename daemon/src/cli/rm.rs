@@ -24,10 +24,18 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (host, channel) = args.host.host_of(&args.channel)?;
-    let Host::Directory(directory) = host else {
-        bail!(
-            "{host} owns its channels: take {channel:?} out of its configuration and reload it, or give --dir"
-        );
+    let directory = match &host {
+        Host::Directory(directory) => directory,
+        Host::Daemon(client) => {
+            if client.channel(&channel).is_err_and(|e| e.is_unknown_channel()) {
+                bail!(
+                    "{host} has no channel {channel:?}: `shmcast ls` shows those there are; give --dir for one that is a file"
+                );
+            }
+            bail!(
+                "{host} owns its channels: take {channel:?} out of its configuration and reload it, or give --dir"
+            );
+        }
     };
     let removed = match directory.remove(&channel) {
         Err(e) if e.is_unknown_channel() => {

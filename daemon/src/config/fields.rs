@@ -194,6 +194,17 @@ pub(crate) fn without_string(message: &str) -> String {
     }
 }
 
+/// Adds the value to an error of serde or of the TOML parser that does not quote it.
+pub(crate) fn with_value(message: &str, value: Option<&str>) -> String {
+    let Some(value) = value else { return message.to_owned() };
+    match message {
+        "wanted string or table" => format!("cannot be {value}: write one of its words in quotes"),
+        _ => message
+            .replace("invalid type: sequence", &format!("invalid type: the list {value}"))
+            .replace("invalid type: map", &format!("invalid type: the table {value}")),
+    }
+}
+
 /// Translates an error of serde or of the TOML parser into the terms of the file. If the error lists valid names, adds the nearest one as a
 /// suggestion.
 pub(crate) fn explain(message: &str) -> String {
@@ -216,6 +227,10 @@ pub(crate) fn explain(message: &str) -> String {
                 ("usize", "a whole number from 0"),
                 ("a sequence", "a list"),
                 ("a boolean", "true or false"),
+                ("a map", "a table"),
+                ("struct GateConfig", "a table"),
+                ("struct JournalConfig", "a table"),
+                ("path string", "a path in quotes"),
             ];
             let message = plain.iter().fold(message, |text, (term, plain)| {
                 text.replace(&format!("write {term}"), &format!("write {plain}"))

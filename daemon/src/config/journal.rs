@@ -64,7 +64,8 @@ fn file_default() -> u64 {
 }
 
 fn sync<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyncPolicy, D::Error> {
-    parse_sync(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    let text = String::deserialize(deserializer)?;
+    parse_sync(&text).map_err(|why| D::Error::custom(format!("{text:?}: {why}")))
 }
 
 fn io<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Io, D::Error> {
@@ -78,7 +79,7 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
 /// Reads `direct` or `buffered`.
 fn parse_io(text: &str) -> Result<Io, String> {
     let found = [Io::Direct, Io::Buffered].into_iter().find(|io| io.name() == text);
-    found.ok_or_else(|| "give direct, past the page cache, or buffered, through it".to_owned())
+    found.ok_or_else(|| format!("{text:?}: give direct, past the page cache, or buffered, through it"))
 }
 
 /// Reads `none`, `each`, or an interval of at least 1 ms.

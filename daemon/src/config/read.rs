@@ -58,9 +58,12 @@ const BRIDGE: Kind =
 #[derive(Default)]
 struct LeftOut {
     fields: Vec<String>,
-    /// The offset and the key of each entry that was removed, at any depth.
+    /// The offset and the path of each entry that was removed, at any depth.
     removed: Vec<(usize, String)>,
 }
+
+/// The errors of a value whose faulty part was removed after its own error. A table with a required field, a list and a word can have them.
+const OF_REMOVED: [&str; 2] = ["invalid length ", "wanted exactly 1 element"];
 
 impl LeftOut {
     /// Removes the entry at the offset `at`. Returns false if there is no entry. In that case, another attempt would fail in the same way.
@@ -75,6 +78,17 @@ impl LeftOut {
             self.fields.extend(field);
         }
         remove_at(value.get_mut(), at)
+    }
+
+    /// Whether this error, at `at`, is only there because a faulty entry was removed. `path` is the path of the value at `at`.
+    fn causes(&self, message: &str, at: &Range<usize>, path: Option<&str>) -> bool {
+        let missing = missing_field(message);
+        self.removed.iter().any(|(offset, removed)| {
+            let (holder, key) = removed.rsplit_once('.').unwrap_or(("", removed));
+            let is_within = at.contains(offset) || path == Some(holder);
+            let is_missing = missing == Some(key) && is_within;
+            is_missing || at.contains(offset) && OF_REMOVED.iter().any(|text| message.starts_with(text))
+        })
     }
 
     /// Gives the required field `field` its substitute value, so that the other fields can be read. Returns false if this kind of table
@@ -250,26 +264,29 @@ impl Reader<'_> {
                     let at = e.span().unwrap_or(span.clone());
                     let field = self.source.field_at(path, at.start).map(str::to_owned);
                     let missing = missing_field(e.message());
-                    let was_removed =
-                        |(offset, key): &(usize, String)| missing == Some(key) && at.contains(offset);
-                    let is_of_ours = left_out.removed.iter().any(was_removed);
+                    let place = self.source.path_at(path, at.start).map(str::to_owned);
+                    let is_of_ours = left_out.causes(e.message(), &at, place.as_deref());
                     let is_known = |missing| left_out.fields.iter().any(|field| field == missing);
                     if !is_of_ours && !missing.is_some_and(is_known) {
                         // The values of these fields can contain an account.
                         let is_secret = matches!(field.as_deref(), Some("nats" | "receive"));
                         let what = match is_secret {
                             true => fields::explain(&fields::without_string(e.message())),
-                            false => fields::explain(e.message()),
+                            false => fields::explain(&fields::with_value(
+                                e.message(),
+                                self.source.short_text(at.clone()),
+                            )),
                         };
-                        let field = field.as_ref().map_or(String::new(), |field| format!("{field}: "));
+                        let keys = self.source.keys_at(path, at.start);
+                        let field = keys.map_or(String::new(), |keys| format!("{keys}: "));
                         self.report(Some(at.clone()), title, format!("{field}{what}"));
                     }
-                    let key = self.source.key_at(path, at.start).map(|key| (at.start, key.to_owned()));
+                    let removed = place.map(|place| (at.start, place));
                     let goes_on = match missing {
                         Some(missing) if !is_of_ours => left_out.put_in(missing, kind, &mut value),
                         _ => left_out.take_out(e.message(), field, at.start, &mut value),
                     };
-                    left_out.removed.extend(key);
+                    left_out.removed.extend(removed);
                     if !goes_on || tries == TRIES {
                         return None;
                     }

@@ -121,13 +121,19 @@ impl<'a> Source<'a> {
         self.path_at(section, offset)?.split('.').next()
     }
 
-    /// Returns the key of the innermost value of `section` that begins at `offset`; `None` if there is no such value.
-    pub(super) fn key_at(&self, section: &str, offset: usize) -> Option<&str> {
-        self.path_at(section, offset)?.rsplit('.').next()
+    /// Returns the path, within `section`, of the innermost value that begins at `offset`, without the numbers of lists.
+    pub(super) fn keys_at(&self, section: &str, offset: usize) -> Option<String> {
+        let path = self.path_at(section, offset)?.split('.');
+        Some(path.filter(|key| key.parse::<usize>().is_err()).collect::<Vec<_>>().join("."))
+    }
+
+    /// Returns the value at these offsets as the text has it, on one line, if it is short.
+    pub(super) fn short_text(&self, span: Range<usize>) -> Option<&str> {
+        self.text.get(span).filter(|text| !text.is_empty() && text.len() <= 40 && !text.contains('\n'))
     }
 
     /// Returns the path, within `section`, of the innermost value that begins at `offset`.
-    fn path_at(&self, section: &str, offset: usize) -> Option<&str> {
+    pub(super) fn path_at(&self, section: &str, offset: usize) -> Option<&str> {
         let holder = format!("{section}.");
         let below = self.values.range(holder.clone()..).take_while(|(path, _)| path.starts_with(&holder));
         let (path, _) = below.filter(|(_, span)| span.start == offset).max_by_key(|(path, _)| path.len())?;

@@ -274,6 +274,18 @@ fn warn_of_ring(channel: &ChannelConfig, host: &Host, warn: &mut impl FnMut(&'st
         let enough = max.saturating_mul(FEW_MESSAGES).checked_next_power_of_two().unwrap_or(u64::MAX);
         warn("capacity", what, &format!("{:?}, if readers may ever pause", size_text(enough)));
     }
+    if let (Some(max), Some(board)) = (channel.max_message, &channel.board)
+        && board.key.end as u64 > max
+    {
+        let what = format!(
+            "no message of at most {} has all bytes {}..{}",
+            ByteSize(max),
+            board.key.start,
+            board.key.end
+        );
+        let what = format!("{what}, so the board stays empty");
+        warn("board.key", what, "bytes within max_message, or a larger max_message");
+    }
     if channel.hugepages && channel.capacity < HUGE_PAGE_BYTES {
         let what = format!("a ring of {} is smaller than a huge page of 2 MiB", ByteSize(channel.capacity));
         warn("hugepages", what, "false, or a capacity of \"2MiB\" and more");

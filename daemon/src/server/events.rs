@@ -228,14 +228,16 @@ fn event(
 }
 
 /// Events that an operator must notice. Each one is logged as a warning.
-const TROUBLES: [&str; 13] = [
+const TROUBLES: [&str; 15] = [
     "bridge-failed",
+    "bridge-gate-lost",
     "bridge-keys-kept",
     "bridge-missed",
     "bridge-state-failed",
     "folder-anew",
     "folder-failed",
     "gate-dropped",
+    "gates-lost",
     "journal-error",
     "journal-failed",
     "journal-hold-broken",

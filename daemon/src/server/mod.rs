@@ -217,28 +217,33 @@ async fn serve(options: &Options, config: Config, inherited: Inherited) -> Resul
     if let Some(address) = config.daemon.http {
         metrics::spawn(address, shared.clone()).await?;
     }
+    let shown = path.display().to_string();
+    let own = own.unwrap_or(path);
+    let supervisor = Supervisor::start(shared.bridges.clone(), shared.events.clone(), own.clone())
+        .context("start the bridges' thread")?;
+    let recorders = Recorders::new(shared.journals.clone(), shared.events.clone(), own.clone());
     // The marker is written just before programs are served. A daemon that fails earlier has served no program, so the next daemon need not
     // wait for any program.
-    let folder = Folder::new(own.as_ref().unwrap_or(&path), marker, place);
+    let folder = Folder::new(&own, marker, place);
     folder.mark();
     shared.open(registry);
     let looking = tokio::spawn(folder.clone().keep(shared.clone(), again));
     admit_newcomers(shared.clone(), if crashed { &GRACE } else { &[] });
     warn(&config);
-    let shown = path.display().to_string();
-    let own = own.unwrap_or(path);
-    let recorders = Recorders::new(shared.journals.clone(), shared.events.clone(), own.clone());
-    let supervisor = Supervisor::start(shared.bridges.clone(), shared.events.clone(), own)
-        .context("start the bridges' thread")?;
     let mut carriers = Carriers { supervisor, recorders };
     carriers.apply(&config);
-    manager::tell(&[NotifyState::Ready])?;
-    tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
-    serve_until_stopped(options, &shared, &mut carriers, &config, &mut signals).await;
+    // A daemon that the service manager does not hear ends as in order, so it leaves no marker.
+    let heard = manager::tell(&[NotifyState::Ready]);
+    if heard.is_ok() {
+        tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
+        serve_until_stopped(options, &shared, &mut carriers, &config, &mut signals).await;
+        tell_stopping();
+    }
     wait_for_recorders(&shared).await;
     accepting.abort();
     looking.abort();
-    stop(&shared, carriers, &folder).await
+    stop(&shared, carriers, &folder).await?;
+    Ok(heard?)
 }
 
 /// Follows the configuration, and looks after the recorders, until a signal to stop comes.
@@ -285,11 +290,15 @@ async fn wait_for_recorders(shared: &ServerState) {
     }
 }
 
-/// Ends the bridges and the recorders. Then removes the marker, unless programs might attach again to the next daemon.
-async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) -> Result<()> {
+/// Tells the service manager that this daemon stops.
+fn tell_stopping() {
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
+}
+
+/// Ends the bridges and the recorders. Then removes the marker, unless programs might attach again to the next daemon.
+async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) -> Result<()> {
     // If new programs still wait, they are refused now. Recorders and bridges can be among them. If one were let in, it could get new
     // memory for a channel, although programs with the old memory can no longer attach again.
     if !fault!("the_last_newcomers_are_let_in") {

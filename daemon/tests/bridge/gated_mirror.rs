@@ -144,3 +144,48 @@ fn a_bridge_that_ends_says_how_many_messages_a_gate_held_up() {
         format!("{} received messages are not published: gate g holds them up", counters.messages_held);
     assert!(said.starts_with(&wanted), "{said}");
 }
+
+/// An earlier mistake: the bridge ended with an error when somebody had replaced the page of its gate.
+#[test]
+fn a_bridge_that_loses_its_gate_takes_it_again_in_the_same_session() {
+    let _turn = turn();
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let line = LineSpec::to(own_address());
+    let gate = Gate::new("g").refuse().wait(Duration::from_secs(100));
+    let channel =
+        Publisher::builder("t").dir(a.path()).capacity(64 << 10).max_message(LONGEST as u64).gate(gate);
+    let mut publisher = channel.open().unwrap();
+    let send = SendSpec { from: StartAt::Oldest, gate: Some("g".to_owned()), ..SendSpec::default() };
+    let spec = BridgeSpec { lines: vec![line.clone()], send: Some(send), ..BridgeSpec::new("t") };
+    let channel = Subscriber::builder("t").dir(a.path());
+    let mut egress = EgressInvoker::open(&spec, channel, EgressOptions::default()).unwrap();
+    let receive = ReceiveSpec { from: Some(1), ..ReceiveSpec::default() };
+    let spec = BridgeSpec { lines: vec![line], receive: Some(receive), ..BridgeSpec::new("t") };
+    let channel = Publisher::builder("t").dir(b.path()).capacity(64 << 10).max_message(LONGEST as u64);
+    let mut ingress = IngressInvoker::open(&spec, channel, IngressOptions::default()).unwrap();
+    let session = egress.egress.life().session();
+    let mut reader = Reading(Subscriber::builder("t").dir(b.path()).open().unwrap(), 1);
+    let mut buffer = [0; LONGEST];
+    for round in 0..3 {
+        for next in round * 100 + 1..=round * 100 + 100 {
+            let size = write_message(next, &mut buffer);
+            publisher.publish(&buffer[..size]).unwrap();
+            assert!(egress.invoke() && ingress.invoke());
+        }
+        let page = a.path().join("t/gates/g");
+        std::fs::copy(&page, a.path().join("page")).unwrap();
+        std::fs::rename(a.path().join("page"), page).unwrap();
+        wait_for("the loss to be counted, and all messages", || {
+            assert!(egress.invoke() && ingress.invoke());
+            assert!(!reader.read());
+            let lost = egress.egress.counters().gates_lost;
+            (lost == round + 1 && reader.1 == round * 100 + 101).then_some(())
+        });
+    }
+    wait_for("the gate", || {
+        assert!(egress.invoke());
+        Subscriber::builder("t").dir(a.path()).gate("g").open().is_err().then_some(())
+    });
+    let counters = egress.egress.counters();
+    assert_eq!((counters.messages_missed, egress.egress.life().session()), (0, session));
+}

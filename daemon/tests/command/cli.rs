@@ -299,6 +299,7 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
         ("pub t --set x=5", "there are `capacity`, `max_message`, `permissions`, `board`"),
         ("pub t --set board=0..8", "board: cannot be string \"0..8\": write a table"),
         ("pub t --set permissions=644", "write 700 (yours alone)"),
+        ("pub t --set permissions=1.5", "\"1.5\" is no mode of a directory of yours"),
         ("bridge send t --to 239.1.2.3:1 --set max_message=5", "unknown field `max_message`"),
         ("bridge recv t --from 239.1.2.3:1 --set capacity=100KiB", "power of two"),
         ("record t --to j --set fil=1MiB", "did you mean `file`?"),

@@ -7,6 +7,7 @@ use shmcast_testkit::journal::read;
 use shmcast_testkit::place::program;
 use shmcast_testkit::{Process, number, skip, wait_until};
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -424,4 +425,48 @@ fn a_journal_without_an_orderly_end_is_read_from_each_start_and_by_each_verb() {
             assert_eq!(count, 30_000, "{verb}: {sums} {said}");
         }
     }
+}
+
+/// Puts another page in the place of a gate's page.
+fn replace_page(channels: &Path, aside: &Path) {
+    let page = channels.join("ticks/gates/journal");
+    fs::copy(&page, aside.join("page")).unwrap();
+    fs::rename(aside.join("page"), page).unwrap();
+}
+
+/// An earlier mistake: the recorder ended with an error when somebody had replaced or removed the page of its gate.
+#[test]
+fn a_recorder_that_loses_its_gate_takes_it_again_and_ends_if_it_cannot() {
+    let (room, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let channels = room.path().join("channels");
+    let gate = Gate::new("journal").refuse();
+    let mut publisher =
+        Publisher::builder("ticks").dir(&channels).capacity(64 << 10).gate(gate).open().unwrap();
+    let mut recorder = record(&channels, journal.path(), &["--set", "gate=journal"]);
+    let said = recorder.child().stderr.take().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let reads = std::thread::spawn(move || {
+        BufReader::new(said).lines().map_while(Result::ok).for_each(|line| tell.send(line).unwrap());
+    });
+    let next_with = |text: &str| told.iter().find(|line| line.contains(text));
+    assert!(next_with("from sequence 1").is_some());
+    for (round, sequence) in (1..=2).zip(1..) {
+        publisher.publish(&payload(sequence)).unwrap();
+        wait_until("the message in the journal", || read(journal.path()).messages().len() as u64 == sequence);
+        replace_page(&channels, room.path());
+        assert!(next_with("the recorder takes the gate again").is_some(), "round {round}");
+        assert!(next_with(&format!("from sequence {}", sequence + 1)).is_some(), "round {round}");
+    }
+    publisher.publish(&payload(3)).unwrap();
+    wait_until("the message in the journal", || read(journal.path()).messages().len() == 3);
+    let found = read(journal.path());
+    assert_eq!((found.losses(), found.messages().len()), (vec![], 3));
+    // Nobody makes the page again while this publisher lives.
+    fs::remove_file(channels.join("ticks/gates/journal")).unwrap();
+    assert_eq!(recorder.wait().code(), Some(1));
+    reads.join().unwrap();
+    let rest: Vec<_> = told.iter().collect();
+    assert!(rest[0].contains("the recorder takes the gate again"), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("3 messages up to")), "{rest:?}");
+    assert!(rest.last().unwrap().contains("gate \"journal\""), "{rest:?}");
 }

@@ -365,3 +365,31 @@ fn a_hundred_readers_of_one_name() {
         child.output();
     }
 }
+
+/// An earlier mistake: `pub` published into files that somebody had removed, and ended as if all were well.
+#[test]
+fn a_channel_that_is_removed_ends_pub_with_the_number_of_its_messages() {
+    for more in [&b""[..], b"three\n"] {
+        let host = Host::new();
+        let mut publisher = Process::start(host.shmcast("pub ticks --capacity 64KiB").stdin(Stdio::piped()));
+        let mut input = publisher.child().stdin.take().unwrap();
+        input.write_all(b"one\ntwo\n").unwrap();
+        let channels = host.dir.path().join("channels");
+        wait_until("both messages", || {
+            let reader = shmcast::Subscriber::builder("ticks").dir(&channels).open();
+            reader.is_ok_and(|reader| reader.next_sequence() == 3)
+        });
+        fs::remove_dir_all(channels.join("ticks")).unwrap();
+        // The names are checked at the first message after 10 ms, and at the end of the input.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        input.write_all(more).unwrap();
+        drop(input);
+        let output = publisher.output();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("published only 2 messages") && said.contains("files were removed or moved"),
+            "{said}"
+        );
+    }
+}

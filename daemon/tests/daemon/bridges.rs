@@ -221,3 +221,24 @@ fn a_bridge_sends_while_its_journal_is_away() {
     assert!(!daemon.log().contains("bridge-failed"), "{}", daemon.log());
     recv.kill();
 }
+
+/// Earlier mistakes: a refusal said what is wrong and not what to do next, and `rm` told users to take a channel out of a configuration that
+/// did not have it.
+#[test]
+fn a_refusal_says_what_to_do_next() {
+    let daemon = Daemon::start(&channel("ticks", ""));
+    let cases = [
+        ("takeover nobody", "no channel \"nobody\": add it to the configuration and reload"),
+        ("takeover ticks", "is not strict: stop its publisher instead, or make it strict"),
+        ("bridge takeover x", "the daemon has no bridge \"x\": `shmcast bridge status` shows its bridges"),
+        ("bridge promote x", "no channel \"x\": add it to the configuration and reload"),
+        ("bridge promote ticks", "no bridge of the daemon receives it: publish on it, as shmcast pub does"),
+        ("rm ticks", "take \"ticks\" out of its configuration and reload it, or give --dir"),
+        ("rm nobody", "has no channel \"nobody\": `shmcast ls` shows those there are"),
+    ];
+    for (verb, next) in cases {
+        let output = daemon.shmcast(verb).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(next), "{verb}: {said}");
+    }
+}

@@ -2,11 +2,14 @@
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
-use shmcast::{Client, Publisher, Subscriber};
+use shmcast::{Client, PublishError, Publisher, RecvError, Subscriber};
+use shmcast_layout::layout::gate::PID;
 use shmcast_testkit::daemon::{Daemon, channel, publishing};
 use shmcast_testkit::process::{at_socket, my_role, my_socket};
 use shmcast_testkit::raw::{Raw, publish};
 use shmcast_testkit::{Process, role_as, wait_for, wait_until};
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 const NOBODY: u32 = 65534;
 
@@ -25,6 +28,10 @@ fn play() {
     let Some(role) = my_role() else { return };
     let client = Client::at(my_socket()).unwrap();
     match role.as_str() {
+        "ungated" => {
+            let mut reader = Subscriber::builder("ticks").client(&client).open().unwrap();
+            while reader.recv().is_ok() {}
+        }
         "reader" => {
             let mut reader = risk(&client).open().unwrap();
             while reader.recv().is_ok() {}
@@ -63,6 +70,78 @@ fn a_reader_that_may_no_longer_read_holds_no_publisher_up() {
         assert!((0..4_000).all(|_| third.publish(&[1; 100]).is_ok()));
         // Its gate is gone, so it ends with an error.
         assert!(reader.wait().success());
+    }
+}
+
+/// An earlier mistake: the number of a process in a gate's page is what the reader wrote there. In another PID namespace it means another
+/// process, and the daemon took the gate from the reader when that other process was refused.
+#[test]
+fn a_gate_stays_with_its_reader_when_a_process_with_the_claimed_number_is_refused() {
+    let config = |users: &str| {
+        let gate = "[[channel.gate]]\nname = \"risk\"\nusers = [\"*\"]\nthen = \"refuse\"";
+        channel("ticks", &format!("subscribers = [{users}]\n{gate}")).replace("16MiB", "64KiB")
+    };
+    let daemon = Daemon::start(&config("\"uid:65534\""));
+    let test = "a_gate_stays_with_its_reader_when_a_process_with_the_claimed_number_is_refused";
+    let Some(mut other) = role_as!(test, NOBODY, "ungated") else { return };
+    let client = daemon.client();
+    let first = open(&client);
+    let mut holder = risk(&client).open().unwrap();
+    let other = Process::start(at_socket(&mut other, &daemon.socket()));
+    wait_until("the other reader", || client.channel("ticks").unwrap().readers.len() == 2);
+    let page = daemon.socket().with_extension("gates").join("ticks/risk");
+    let page = fs::File::options().write(true).open(page).unwrap();
+    page.write_all_at(&u64::from(other.id()).to_le_bytes(), PID as u64 * 8).unwrap();
+    daemon.reload(&config(""));
+    drop(first);
+    let mut second = open(&client);
+    let full = (0..10_000).find_map(|_| {
+        while holder.try_recv().unwrap().is_some() {}
+        let refused = (0..1_000).find_map(|_| second.publish(&[1; 100]).err());
+        refused.inspect(|e| assert!(matches!(e, PublishError::Full { .. }), "{e}"))
+    });
+    assert!(full.is_some(), "nobody holds the publisher up");
+    assert!(page.metadata().unwrap().nlink() > 0);
+    other.kill();
+}
+
+/// Receives until there is an error.
+fn error_of(reader: &mut Subscriber) -> RecvError {
+    wait_for("an error", || {
+        loop {
+            match reader.try_recv() {
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(error) => return Some(error),
+            }
+        }
+    })
+}
+
+/// An earlier mistake: the daemon did not notice a folder that was moved, so a reader with a gate kept a page that nobody could find.
+#[test]
+fn a_reader_is_told_that_the_folder_of_its_gate_was_moved() {
+    let gate = "publishers = [\"*\"]\n[[channel.gate]]\nname = \"risk\"\nthen = \"refuse\"";
+    let daemon = Daemon::start(&channel("ticks", gate).replace("16MiB", "64KiB"));
+    let client = daemon.client();
+    let mut publisher = open(&client);
+    let folder = daemon.socket().with_extension("gates").join("ticks");
+    let away = daemon.dir().join("away");
+    for round in 1..=2 {
+        let mut reader = risk(&client).open().unwrap();
+        publisher.publish(b"x").unwrap();
+        fs::rename(&folder, &away).unwrap();
+        let lost = error_of(&mut reader);
+        assert!(matches!(&lost, RecvError::GateLost { gate } if gate.as_str() == "risk"), "{lost}");
+        wait_until("the event", || daemon.told("gates-lost") == round);
+        // The folder comes back without its pages, so the next reader gets a page that the next publisher finds.
+        fs::rename(&away, &folder).unwrap();
+        drop((reader, publisher));
+        let reader = risk(&client).open().unwrap();
+        publisher = open(&client);
+        let full = (0..10_000).find_map(|_| publisher.publish(&[1; 100]).err());
+        assert!(matches!(full, Some(PublishError::Full { .. })), "{full:?}");
+        drop(reader);
     }
 }
 

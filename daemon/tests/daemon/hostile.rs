@@ -376,7 +376,9 @@ const CASES: &[Deed] = &[
             // The client might be refused for a moment, if it is faster than the daemon closes the last connections.
             drop(case.connect());
         }
-        wait_for("the daemon to answer", || Client::at(&case.socket).ok());
+        wait_for("the daemon to answer", || {
+            Client::at(&case.socket).and_then(|client| client.channels()).ok()
+        });
     }),
     ("as many connections as one user may have, and more", |case| {
         case.daemon.client();
@@ -384,7 +386,7 @@ const CASES: &[Deed] = &[
         // An earlier case might have used up this user's rate of connections, so the test retries until there are enough.
         wait_for("a refusal", || {
             held.extend((0..CONNECTIONS * 2).map(|_| case.connect()));
-            match Client::at(&case.socket) {
+            match Client::at(&case.socket).and_then(|client| client.channels()) {
                 Err(ChannelError::Refused { code: RefusalCode::Limit, why }) => {
                     why.contains("connections_per_uid").then_some(())
                 }
@@ -395,7 +397,9 @@ const CASES: &[Deed] = &[
         assert!(open <= case.before + CONNECTIONS, "{open} descriptors, {} before", case.before);
         drop(held);
         // Now there is room again.
-        wait_for("the daemon to answer", || Client::at(&case.socket).ok());
+        wait_for("the daemon to answer", || {
+            Client::at(&case.socket).and_then(|client| client.channels()).ok()
+        });
     }),
 ];
 

@@ -1,14 +1,32 @@
 //! Readers that wait for a channel of a daemon, and the choice between a daemon and files.
 
 use nix::sys::signal::Signal;
-use shmcast::{Publisher, Subscriber};
+use shmcast::control::RefusalCode;
+use shmcast::{ChannelError, Client, Publisher, Subscriber};
 use shmcast_testkit::daemon::{Daemon, channel, publishing};
 use shmcast_testkit::place::program;
-use shmcast_testkit::{Process, scratch, skip, wait_until};
+use shmcast_testkit::{Process, scratch, skip, wait_for, wait_until};
 use std::fs::{self, File};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// An earlier mistake: a program in C or Python that waited for its channel ended at once if the user had reached a limit.
+#[test]
+fn a_client_of_a_daemon_that_refuses_by_a_limit_waits_with_its_channel() {
+    let limits = "[limits]\nrequests_per_second = 1\nrequest_burst = 1\n";
+    let daemon = Daemon::start(&format!("{limits}{}", small("ticks")));
+    let refused = || Client::at(daemon.socket()).and_then(|client| client.channels());
+    wait_for("a refusal", || {
+        let refused = refused().err()?;
+        matches!(refused, ChannelError::Refused { code: RefusalCode::Limit, .. }).then_some(())
+    });
+    let client = Client::at(daemon.socket()).unwrap();
+    daemon.reload(&format!("[limits]\nrequests_per_second = 10000\n{}", small("ticks")));
+    let reader = Subscriber::builder("ticks").client(&client).wait_for_channel(Duration::from_secs(60));
+    assert_eq!(reader.open().unwrap().next_sequence(), 1);
+}
 
 /// A command whose output goes into files, so that the test reads the output while the command runs.
 struct Watched {

@@ -1,6 +1,8 @@
 //! `shmcast bridge send`: sends a local channel to other hosts.
 
-use super::{Alarm, Common, LOOK, Seldom, Side, Stop, engine, finish, outcome, progress, tell_refusals};
+use super::{
+    Alarm, Common, LOOK, Seldom, Side, Stop, engine, finish, gate_lost, outcome, progress, tell_refusals,
+};
 use crate::cli::HostArg;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -126,7 +128,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     let channel = &args.channel;
     let progress = progress();
     let (mut missed, mut strangers, mut unproved) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
-    let mut troubles = Troubles::default();
+    let (mut gate, mut troubles) = (Alarm { told: 0 }, Troubles::default());
     let (mut interrupted, mut is_told, mut is_in_haste, mut role) = (None, false, false, 0);
     let mut session = None;
     tell_session(channel, egress, &progress, &mut session);
@@ -174,6 +176,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
             format!("{channel}: refused {more} repairs to receivers that cannot prove their address: see send.repair.trust_allowed")
         });
         troubles.look(&progress, channel, egress);
+        gate.look(&progress, counters.gates_lost, |_| gate_lost(channel));
         missed.look(&progress, counters.messages_missed, |more| {
             format!("{channel}: overtaken by the publisher: {} messages were not sent", grouped(more))
         });

@@ -8,7 +8,7 @@ use crate::cli::figures::grouped;
 use crate::cli::journal::Source;
 use crate::cli::journal::span::{Item, Part, schema_of};
 use crate::cli::pace::{Schedule, Speed};
-use crate::cli::publish::progress;
+use crate::cli::publish::{FilesLook, progress};
 use crate::cli::ring::{Counts, Published, close, is_full, wait_for_readers};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
@@ -124,7 +124,7 @@ impl Play {
         // Readers of a new channel begin at the first sequence of the part.
         self.publisher.gap(part.due() - 1)?;
         let mut schedule = Schedule::new(stop, args.speed, args.max_pause);
-        let (schema, into) = (part.schema.clone(), &args.into);
+        let (schema, into, mut files) = (part.schema.clone(), &args.into, FilesLook::new());
         while let Some(Item { entry, about_ns, header, .. }) = part.next()? {
             match entry {
                 Entry::Message(message) => {
@@ -141,6 +141,7 @@ impl Play {
                     if stop.is_set() {
                         return Ok(false);
                     }
+                    files.check_if_due(&self.publisher)?;
                     let mark = Mark { tag: message.tag, key: message.key };
                     let published = self.publisher.publish_with(message.payload, mark);
                     let sequence = published.map_err(|e| refused(message.sequence, e))?;
@@ -167,6 +168,7 @@ impl Play {
                 _ => {}
             }
         }
+        files.check(&self.publisher)?;
         Ok(true)
     }
 

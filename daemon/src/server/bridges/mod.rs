@@ -126,11 +126,13 @@ impl Bridges {
     ) -> Result<T, String> {
         let mut configured = self.configured();
         let bridge = received(&mut configured, channel).ok_or_else(|| {
-            format!("channel {channel:?} is no mirror: no bridge of the daemon receives it")
+            format!("channel {channel:?} is no mirror: no bridge of the daemon receives it: publish on it, as shmcast pub does")
         })?;
         let name = bridge.spec.title();
         match (bridge.state, &bridge.endpoint) {
-            (State::Promoted, _) => Err(format!("channel {channel:?} is one of this host already")),
+            (State::Promoted, _) => Err(format!(
+                "channel {channel:?} is one of this host already: publish on it, as shmcast pub does"
+            )),
             (State::Waiting | State::Failed | State::Leaving, _) | (State::Running, None) => {
                 Err(format!("bridge {name:?} does not run: `shmcast bridge status` says why"))
             }
@@ -139,9 +141,9 @@ impl Bridges {
                 "bridge {name:?} receives {channel:?} through an engine, and only a channel that comes by lines can be promoted: to \
                  publish it here, remove the bridge from the configuration and reload"
             )),
-            (State::Running, Some(Endpoint::Send(_) | Endpoint::EngineSend(_))) => {
-                Err(format!("bridge {name:?} sends {channel:?}: it is no mirror"))
-            }
+            (State::Running, Some(Endpoint::Send(_) | Endpoint::EngineSend(_))) => Err(format!(
+                "bridge {name:?} sends {channel:?}: it is no mirror: publish on it, as shmcast pub does"
+            )),
         }
     }
 

@@ -38,10 +38,10 @@ impl Connection<'_> {
     async fn withdraw_gates(&self) {
         let holders = self.shared.registry().gate_holders(self.id);
         let until = Instant::now() + PATIENCE;
-        for (channel, who) in holders {
-            let may_read = timeout_at(until, may_other_read(self.shared, who.clone(), &channel)).await;
+        for (reader, channel, who) in holders {
+            let may_read = timeout_at(until, may_other_read(self.shared, who, &channel)).await;
             if may_read == Ok(false) {
-                self.shared.registry().withdraw_gates(&who, &channel);
+                self.shared.registry().withdraw_gates(reader, &channel);
             }
         }
     }

@@ -44,7 +44,9 @@ impl Connection<'_> {
     pub(super) fn take_over_bridge(&self, name: &str) -> Result<(), Refused> {
         let refuse = |why: String| Refused::new(RefusalCode::BadRequest, why);
         let channel = self.shared.bridges.channel_of(name);
-        let channel = channel.ok_or_else(|| refuse(format!("the daemon has no bridge {name:?}")))?;
+        let channel = channel.ok_or_else(|| {
+            refuse(format!("the daemon has no bridge {name:?}: `shmcast bridge status` shows its bridges"))
+        })?;
         self.shared.registry().check_publisher(&self.who, &channel)?;
         self.shared.bridges.take_over(name).map_err(refuse)?;
         let events = &self.shared.events;

@@ -52,7 +52,7 @@ impl Connection<'_> {
                 format!("{} may no longer read {channel:?}: add it to the channel's subscribers", self.who);
             // A user whose names could not be looked up keeps its gates.
             if self.who.names.is_some() {
-                self.shared.registry().withdraw_gates(&self.who, &channel);
+                self.shared.registry().withdraw_gates(self.id, &channel);
             }
             self.refuse(Refused::new(RefusalCode::Denied, why), Some(&channel)).await?;
             return Err(End::CutOff);

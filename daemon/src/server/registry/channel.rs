@@ -14,7 +14,7 @@ use crate::server::waker::Waker;
 use shmcast::control::{Generation, RefusalCode, Response};
 use shmcast::hosting::{Cut, Entry, Hold, HostedCharter, HostedPage, HostedSegment, fault};
 use shmcast::{ChannelStatus, Header, Step};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -50,6 +50,8 @@ pub(super) struct Reader {
     /// Whether the reader is to be told when the publisher dies.
     pub(super) watches: bool,
     pub(super) notices: UnboundedSender<Notice>,
+    /// The gates whose pages this daemon lent to the connection.
+    pub(super) gates: BTreeSet<String>,
 }
 
 /// A publisher that died without closing its channel.
@@ -61,6 +63,18 @@ pub(super) struct Death {
 }
 
 impl Reader {
+    /// Makes a reader that has no gate.
+    pub(super) fn new(
+        who: &Identity,
+        page: HostedPage,
+        is_hidden: bool,
+        watches: bool,
+        notices: &UnboundedSender<Notice>,
+    ) -> Self {
+        let (who, notices) = (who.clone(), notices.clone());
+        Self { who, page, is_hidden, watches, notices, gates: BTreeSet::new() }
+    }
+
     /// If this reader watches the publisher, tells the reader that the publisher has died.
     pub(super) fn tell_death(&self, Death { generation, epoch }: Death) {
         if self.watches {

@@ -1,11 +1,11 @@
 //! The gates of channels. This module has their pages, which programs map, and reports what their publishers and readers do.
 
-use super::channel::Channel;
+use super::channel::{Channel, Reader};
 use super::{Events, Refused, Registry, failed};
 use crate::server::access::{ConnectionId, Identity};
 use crate::server::troubles::Troubles;
 use shmcast::control::{GateReport, GateTerms, RefusalCode};
-use shmcast::hosting::{Borrower, HostedGates, LentGates};
+use shmcast::hosting::{Borrower, HostedGates, HostedSegment, LentGates};
 use shmcast::{ChannelError, Process};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -23,6 +23,8 @@ pub(super) struct Gates {
     told: HashMap<(String, String), LastReport>,
     /// The channels to which this daemon has let in a publisher that has not been reported yet. The counts of such a publisher began at 0.
     fresh: HashSet<String>,
+    /// The directory of each channel's gates, as it was found last. It stays open, so it is known under any name.
+    found: HashMap<String, HostedGates>,
     /// The last report about gates that could not be examined.
     troubles: Mutex<Troubles>,
 }
@@ -36,7 +38,13 @@ struct LastReport {
 
 impl Gates {
     pub(super) fn at(dir: PathBuf) -> Self {
-        Self { dir, told: HashMap::new(), fresh: HashSet::new(), troubles: Mutex::default() }
+        Self {
+            dir,
+            told: HashMap::new(),
+            fresh: HashSet::new(),
+            found: HashMap::new(),
+            troubles: Mutex::default(),
+        }
     }
 
     /// Returns the present state of a channel's gates. These are the gates of its living publisher, which can differ from the
@@ -66,12 +74,47 @@ impl Gates {
         })
     }
 
-    /// Takes the gates of a channel from this process.
-    pub(super) fn withdraw(&self, who: &Identity, name: &str) {
-        if let Some(gates) = self.find(name)
-            && who.pid != 0
-        {
-            gates.withdraw(who.pid);
+    /// Notes where the directory of a channel's gates is. If the directory has lost its name since the last call, removes its pages, so
+    /// that their readers notice the loss. Returns whether it has lost its name.
+    ///
+    /// An earlier mistake: the pages of a directory that was moved kept their own names, so their readers were not told, and the next
+    /// publisher did not wait for them.
+    fn look_for_directory(&mut self, name: &str) -> bool {
+        let Ok(now) = HostedGates::find(&self.dir, name) else { return false };
+        let is_same = |before: &HostedGates| match &now {
+            Some(now) => before.is(now).unwrap_or(true),
+            None => false,
+        };
+        let before = self.found.get(name);
+        if before.is_some_and(is_same) {
+            return false;
+        }
+        if let Some(before) = before {
+            before.disown();
+        }
+        match now {
+            Some(now) => self.found.insert(name.to_owned(), now),
+            None => self.found.remove(name),
+        }
+        .is_some()
+    }
+
+    /// Takes the gates of a channel from a reader that comes back from an earlier daemon and may no longer read. The reader shows its
+    /// segment. Only gates that this daemon has lent to nobody can be the reader's.
+    ///
+    /// An earlier mistake: a program that had never read the channel was refused, and a reader with the same number in another PID namespace
+    /// lost its gate.
+    pub(super) fn withdraw_of_earlier(&self, channel: &Channel, who: &Identity, segment: &File) {
+        let name = &channel.config.name;
+        if who.pid == 0 || !HostedSegment::is_of(name, segment) {
+            return;
+        }
+        let Some(gates) = self.find(name) else { return };
+        for (gate, pid) in gates.claims() {
+            let is_lent = channel.readers.values().any(|reader| reader.gates.contains(&gate));
+            if !is_lent && u64::from(who.pid) == pid {
+                gates.withdraw(&gate);
+            }
         }
     }
 
@@ -140,6 +183,23 @@ impl Channel {
         gates.report(self.hosted(), process)
     }
 
+    /// Whether the reader on this connection holds the gate that has this claim.
+    ///
+    /// The daemon knows which connection got the page. The number in the page is only a claim: any process can write it, and in another PID
+    /// namespace it means another process. So the number counts only if several readers got the page, or if an earlier daemon lent it.
+    ///
+    /// An earlier mistake: a gate was taken from a reader in a container because another reader had the same number on this host.
+    fn is_held_by(&self, (gate, pid): &(String, u64), reader: ConnectionId) -> bool {
+        let Some(asked) = self.readers.get(&reader) else { return false };
+        let mut borrowers = self.readers.iter().filter(|(_, reader)| reader.gates.contains(gate));
+        let is_claimed = asked.who.pid != 0 && u64::from(asked.who.pid) == *pid;
+        match (borrowers.next(), borrowers.next()) {
+            (None, _) => is_claimed,
+            (Some((borrower, _)), None) => *borrower == reader,
+            (Some(_), Some(_)) => asked.gates.contains(gate) && is_claimed,
+        }
+    }
+
     /// Whether the living publisher uses other gates than the configuration has.
     fn has_other_gates(&self, all: &Gates) -> bool {
         let wanted = self.config.spec().gate_terms(&self.config.client_gates()).unwrap_or_default();
@@ -153,7 +213,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`Refused`] if the connection has no publisher, or with the system's error.
-    pub fn lend_gates(&self, id: ConnectionId) -> Result<LentGates, Refused> {
+    pub fn lend_gates(&mut self, id: ConnectionId) -> Result<LentGates, Refused> {
         let is_its = |channel: &&Channel| channel.has_let_in(id);
         let Some(channel) = self.channels.values().find(is_its) else {
             return Err(Refused::new(
@@ -164,29 +224,33 @@ impl Registry {
         let gates =
             HostedGates::make(&self.gates.dir, &channel.config.name).map_err(failed("open the gates"))?;
         let lent = gates.for_publisher(&channel.config.client_gates(), channel.hosted());
+        self.gates.found.entry(channel.config.name.clone()).or_insert(gates);
         lent.map_err(|e| match e {
             ChannelError::Os { source, .. } => failed("open the gates")(source),
             other => Refused::new(RefusalCode::Failed, other.to_string()),
         })
     }
 
-    /// The readers that hold gates of the channel that the publisher on this connection has, with the channel's name. The pages of the
-    /// gates claim these readers.
-    pub fn gate_holders(&self, id: ConnectionId) -> Vec<(String, Identity)> {
+    /// The readers that hold gates of the channel that the publisher on this connection has. Each comes with its connection and with the
+    /// channel's name.
+    pub fn gate_holders(&self, id: ConnectionId) -> Vec<(ConnectionId, String, Identity)> {
         let Some((name, channel)) = self.channels.iter().find(|(_, channel)| channel.has_let_in(id)) else {
             return Vec::new();
         };
         let Some(gates) = self.gates.find(name) else { return Vec::new() };
-        let claimants = gates.claimants();
-        let holds = |who: &&Identity| who.pid != 0 && claimants.contains(&u64::from(who.pid));
-        let readers = channel.readers.values().map(|reader| &reader.who).filter(holds);
-        readers.map(|who| (name.clone(), who.clone())).collect()
+        let claims = gates.claims();
+        let holds = |reader: &ConnectionId| claims.iter().any(|claim| channel.is_held_by(claim, *reader));
+        let readers = channel.readers.iter().filter(|(reader, _)| holds(reader));
+        readers.map(|(reader, Reader { who, .. })| (*reader, name.clone(), who.clone())).collect()
     }
 
-    /// Takes the gates of a channel from a process that may no longer read the channel. Otherwise the next publisher would wait for the
-    /// process, which never gets the publisher's memory.
-    pub fn withdraw_gates(&self, who: &Identity, name: &str) {
-        self.gates.withdraw(who, name);
+    /// Takes the gates of a channel from the reader on this connection, which may no longer read the channel. Otherwise the next publisher
+    /// would wait for the reader, which never gets the publisher's memory.
+    pub fn withdraw_gates(&self, reader: ConnectionId, name: &str) {
+        let (Some(channel), Some(gates)) = (self.channels.get(name), self.gates.find(name)) else { return };
+        for claim in gates.claims().iter().filter(|claim| channel.is_held_by(claim, reader)) {
+            gates.withdraw(&claim.0);
+        }
     }
 
     /// Passes the page of a gate to the reader on this connection.
@@ -194,13 +258,13 @@ impl Registry {
     /// # Errors
     /// [`Refused`] if the connection has no reader, if the channel has no such gate, or if the gate's list does not name the user.
     pub fn lend_gate(
-        &self,
+        &mut self,
         id: ConnectionId,
         who: &Identity,
         gate: &str,
     ) -> Result<(GateTerms, [File; 2]), Refused> {
         let Some((name, channel)) =
-            self.channels.iter().find(|(_, channel)| channel.readers.contains_key(&id))
+            self.channels.iter_mut().find(|(_, channel)| channel.readers.contains_key(&id))
         else {
             return Err(Refused::new(
                 RefusalCode::BadRequest,
@@ -226,9 +290,14 @@ impl Registry {
             uid if uid == 0 || uid == self.uid => Borrower::Trusted,
             _ => Borrower::Stranger,
         };
-        let page =
-            HostedGates::make(&self.gates.dir, name).and_then(|gates| gates.for_reader(gate, borrower));
-        Ok((terms, page.map_err(failed("open the page of the gate"))?))
+        let what = "open the page of the gate";
+        let folder = HostedGates::make(&self.gates.dir, name).map_err(failed(what))?;
+        let page = folder.for_reader(gate, borrower).map_err(failed(what))?;
+        self.gates.found.entry(name.clone()).or_insert(folder);
+        if let Some(reader) = channel.readers.get_mut(&id) {
+            reader.gates.insert(gate.to_owned());
+        }
+        Ok((terms, page))
     }
 
     /// Reports the gates for which publishers waited, and the gates that were dropped, since the last call. Call this once a second.
@@ -236,7 +305,13 @@ impl Registry {
         let Self { channels, gates, events, .. } = self;
         gates.told.retain(|(name, _), _| channels.contains_key(name));
         gates.fresh.retain(|name| channels.contains_key(name));
+        gates.found.retain(|name, _| channels.contains_key(name));
         for (name, channel) in channels.iter() {
+            if gates.look_for_directory(name) {
+                let what = "the folder of the channel's gates was removed or moved: the readers that hold gates are told, and are to take \
+                            them again";
+                events.tell("gates-lost", Some(name), Some("reader"), None, what);
+            }
             gates.tell(name, channel, events, Some(now));
         }
     }

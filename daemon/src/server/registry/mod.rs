@@ -234,8 +234,10 @@ impl Registry {
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
         if !channel.may_read(who, *uid) {
             // A user whose names could not be looked up keeps its gates.
-            if !shown.is_empty() && who.names.is_some() {
-                gates.withdraw(who, name);
+            if let [segment, ..] = shown
+                && who.names.is_some()
+            {
+                gates.withdraw_of_earlier(channel, who, segment);
             }
             let why = format!("{who} may not read {name:?}: add it to the channel's subscribers");
             return Err(Refused::new(RefusalCode::Denied, why));
@@ -267,7 +269,7 @@ impl Registry {
             waker.park(id, parked).map_err(failed("start the waker"))?;
         }
         let is_hidden = is_hidden && !fault!("every_reader_is_shown");
-        let reader = Reader { who: who.clone(), page, is_hidden, watches, notices: notices.clone() };
+        let reader = Reader::new(who, page, is_hidden, watches, notices);
         if let Some(dead) = channel.dead_publisher().filter(|_| watches) {
             reader.tell_death(dead);
         }

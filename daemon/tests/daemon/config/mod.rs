@@ -161,14 +161,48 @@ fn a_mistake_is_told_once_and_at_its_own_line() {
             "{TICKS}max_message = \"1KiB\"\n[[bridge]]\nchannel = \"ticks\"\nline = [{line}]\n[bridge.send]\n"
         )
     };
-    let shown = "7:19: bridge \"ticks\": line: invalid socket address syntax: write IP:PORT, as in \"239.1.2.3:30001\" or \"[::1]:9464\"";
+    let shown = "7:19: bridge \"ticks\": line.group: invalid socket address syntax: write IP:PORT, as in \"239.1.2.3:30001\" or \"[::1]:9464\"";
     refuses(&bridge("{ group = \"239.1.2.3\" }"), shown);
     let found = problems(&bridge("{ group = \"239.1.2.3\" }, { interface = \"lo\" }"));
     assert!(found.len() == 2 && found[1].what.contains("missing field `group`"), "{found:?}");
     refuses("[limits]\nevents_queue = 1\nevents_queue = 2\n", "3:1: duplicate key `events_queue`");
+    for board in ["board = { key = \"5..5\" }", "[channel.board]\nkey = \"5..5\"", "board = [1]"] {
+        let found = problems(&format!("{TICKS}{board}\n"));
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
     let board = format!("{TICKS}board = {{ key = \"0..8\", remove_tag = 65536 }}\n");
     let found = problems(&board);
     assert!(found.len() == 1 && found[0].what.ends_with("write a whole number from 0 to 65535"), "{found:?}");
+}
+
+/// Earlier mistakes: a mistake in a table within a channel named only the table, and some mistakes named no value.
+#[test]
+fn a_mistake_names_its_key_and_the_value() {
+    let cases = [
+        ("[channel.board]\nkey = \"5..5\"", "board.key: \"5..5\" names no bytes"),
+        (
+            "[channel.board]\nkey = \"0..8\"\nkeys = [1]",
+            "board.keys: cannot be the list [1]: write a whole number from 0",
+        ),
+        (
+            "[[channel.gate]]\nname = \"g\"\nwait = 1.5",
+            "gate.wait: cannot be floating point `1.5`: write a string",
+        ),
+        (
+            "[[channel.gate]]\nname = \"g\"\nthen = 1.5",
+            "gate.then: cannot be 1.5: write one of its words in quotes",
+        ),
+        ("mode = true", "mode: cannot be true: write one of its words in quotes"),
+        ("journal = 1", "journal: cannot be integer `1`: write a table"),
+        ("labels = 1", "labels: cannot be integer `1`: write a table"),
+        ("[channel.journal]\ndir = 1", "journal.dir: cannot be integer `1`: write a path in quotes"),
+        ("[channel.journal]\ndir = \"/j\"\nsync = \"x\"", "journal.sync: \"x\": give each, none"),
+        ("[channel.journal]\ndir = \"/j\"\nio = \"x\"", "journal.io: \"x\": give direct"),
+    ];
+    for (text, what) in cases {
+        let found = problems(&format!("{TICKS}{text}\n"));
+        assert!(found.len() == 1 && found[0].what.starts_with(what), "{text}: {found:?}");
+    }
 }
 
 /// The number 666 is not octal 0666, and TOML does not accept 0666.

@@ -44,6 +44,14 @@ fn open_doors_are_warned_of() {
     assert_eq!(parse(&format!("{several}mode = \"strict\"\n")).warnings_on(&host()), []);
 }
 
+/// An earlier mistake: nobody said that no message can have the board's key.
+#[test]
+fn a_board_that_no_message_reaches_is_warned_of() {
+    let board = |max: &str| format!("{GOOD}max_message = \"{max}\"\nboard = {{ key = \"60..68\" }}\n");
+    warns(&board("64B"), &host(), (7, "board.key", "so the board stays empty"));
+    assert_eq!(parse(&board("68B")).warnings_on(&host()), []);
+}
+
 #[test]
 fn journals_that_end_badly_are_warned_of() {
     let journal = |fields: &str| format!("{GOOD}journal = {{ {fields} }}\n");

@@ -115,6 +115,8 @@ fn a_service_manager_that_does_not_answer_is_named() {
         assert!(!output.status.success(), "{said}");
         assert!(said.contains(&format!("NOTIFY_SOCKET={}", at("nobody").display())), "{said}");
         assert!(said.contains("unset it if no service manager runs this"), "{said}");
+        // An earlier mistake: the marker stayed, so the next daemon waited for programs of this one.
+        assert!(!at("s.running").exists(), "{said}");
     }
 }
 

@@ -180,7 +180,9 @@ public final class Subscriber implements AutoCloseable {
         /**
          * Waits for a channel that does not exist yet. By default, the channel must exist. If the channel appears in this time, a
          * subscriber with {@link Start#LATEST} begins at the oldest message in the ring. A daemon is asked at last twice a second. The
-         * wait also continues while the daemon does not run or does not answer, or has too many requests of this user.
+         * wait also continues while the daemon does not run or does not answer, or has too many requests of this user. After such a wait
+         * for a channel that exists, a subscriber with {@link Start#LATEST} begins with the next message, and not with the first one since
+         * the call: Java cannot read the CPU's counter, by which most channels tell the time.
          *
          * @param patience the longest wait
          * @return this
