@@ -77,7 +77,8 @@ venv() {
     shift
     [ "$(cat "$dir/has" 2>/dev/null)" != "$*" ] || return 0
     [ -x "$dir/bin/pip" ] || "${interpreter:-python3}" -m venv "$dir" || return 1
-    "$dir/bin/pip" install --quiet --disable-pip-version-check "$@" || return 1
+    # What is imported is compiled then.
+    "$dir/bin/pip" install --quiet --disable-pip-version-check --no-compile "$@" || return 1
     echo "$*" >"$dir/has"
 }
 
