@@ -31,8 +31,8 @@ fail() { echo "$name: $*"; exit 1; }
 # The Nth command of the README, as it stands there.
 readme_command() { sed -n '/^```sh$/,/^```$/p' README.md | grep -v '^```' | sed -n "$1p"; }
 
-# The programs and examples as the tests have built them: the whole workspace, so that nothing is built with other features.
-debug_programs() { cargo build --workspace --bins --examples --locked; }
+# The programs, examples and libraries as the tests have built them: the whole workspace, so that nothing is built with other features.
+debug_programs() { cargo build --workspace --lib --bins --examples --locked; }
 
 # The programs that most steps run, in $bin: those of the tests, and in `nightly` those that are packaged.
 bin=$target/$([ "$nightly" ] && echo dist || echo debug)
@@ -53,11 +53,19 @@ add_hours() {
     echo "daemon/docs/hours.md has this run: commit it"
 }
 
-# The C library below $prefix: as the tests are built, and in `nightly` as it is packaged.
+# install.sh takes the C library that the tests have built. In `nightly` it builds the library as it is packaged.
+c_archive() {
+    [ -z "$nightly" ] || return 0
+    debug_programs
+    export SHMCAST_C_ARCHIVE=$target/debug/libshmcast_c.a
+}
+
+# The C library below $prefix: the one that the tests have built, and in `nightly` as it is packaged.
 prefix=$scratch/prefix
 c_library() {
     has pkg-config && has cc || skip "pkg-config or cc is not installed"
-    client/c/install.sh "$prefix" "$([ "$nightly" ] && echo compact || echo dev)"
+    c_archive
+    client/c/install.sh "$prefix"
     export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
     # Go keeps what pkg-config said when it built a package last, and does not ask again. This variable it does look at.
     export CGO_LDFLAGS=-L$prefix/lib
@@ -69,7 +77,8 @@ venv() {
     shift
     [ "$(cat "$dir/has" 2>/dev/null)" != "$*" ] || return 0
     [ -x "$dir/bin/pip" ] || "${interpreter:-python3}" -m venv "$dir" || return 1
-    "$dir/bin/pip" install --quiet --disable-pip-version-check "$@" || return 1
+    # What is imported is compiled then.
+    "$dir/bin/pip" install --quiet --disable-pip-version-check --no-compile "$@" || return 1
     echo "$*" >"$dir/has"
 }
 
@@ -108,6 +117,14 @@ find_jdk() {
     done
     return 0
 }
+
+# Options of a JVM that lives for seconds: it begins sooner, and its compiler and collector have no threads that work beside it. In `nightly`
+# each JVM is as a user starts it.
+brief=$([ "$nightly" ] || echo "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+[ -z "$brief" ] || export MAVEN_OPTS="${MAVEN_OPTS:-} $brief"
+
+# [OPTION...] TESTEE: the conformance suite. Its races are short, except in `nightly`.
+conform() { "$bin/conform" --seconds "$([ "$nightly" ] && echo 0.5 || echo 0.1)" "$@"; }
 
 # PUBLISHER SUBSCRIBER: the 40 prices that one example publishes are those that the other receives.
 prices() {

@@ -3,7 +3,7 @@
 #
 #   client/c/install.sh PREFIX [cargo's PROFILE, by default compact]
 #
-# Needs cargo, a C compiler and the requirements of both. Programs that use the library need no cargo. The tree below PREFIX can be moved.
+# Needs cargo, a C compiler and the requirements of both. $SHMCAST_C_ARCHIVE can name a libshmcast_c.a that cargo has built. Programs that use the library need no cargo. The tree below PREFIX can be moved.
 set -euo pipefail
 [ $# -ge 1 ] && [ $# -le 2 ] || { echo "usage: install.sh PREFIX [PROFILE]" >&2; exit 2; }
 mkdir -p "$1"
@@ -14,13 +14,16 @@ version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' ../
 [ -n "$version" ] || { echo "install.sh: no version in Cargo.toml" >&2; exit 1; }
 major=${version%%.*}
 
-cargo rustc -p shmcast-c --lib --locked --profile "$profile" --crate-type staticlib
-target=${CARGO_TARGET_DIR:-../../target}
-[ "$profile" = dev ] && target=$target/debug || target=$target/$profile
+whole=${SHMCAST_C_ARCHIVE:-}
+if [ -z "$whole" ]; then
+    cargo rustc -p shmcast-c --lib --locked --profile "$profile" --crate-type staticlib
+    target=${CARGO_TARGET_DIR:-../../target}
+    [ "$profile" = dev ] && target=$target/debug || target=$target/$profile
+    whole=$target/libshmcast_c.a
+fi
 
 lib=$prefix/lib
 mkdir -p "$lib/pkgconfig" "$lib/cmake/shmcast" "$prefix/include"
-whole=$target/libshmcast_c.a
 # rustc gives the symbols of a library no versions, so the linker adds them. The thread that keeps a daemon's channels attached runs code of
 # this library, so the library stays loaded (nodelete).
 symbols=$(sed -n 's/^SHMCAST_API .*\b\(shmcast_[a-z_]*\)(.*/\1/p' include/shmcast.h | tr '\n' ' ')

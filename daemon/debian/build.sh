@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the Debian package and prints its path. Manuals and completions in it are written by the very command in it.
-# Needs `cargo install cargo-deb`. $SHMCAST_PACKAGED may name a directory with programs that are built already.
+# Needs `cargo install cargo-deb`. $SHMCAST_PACKAGED may name a directory with programs that are built already:
+# they are stripped, and the package is made quickly.
 set -eu
 cd "$(dirname "$0")/../.."
 built=${CARGO_TARGET_DIR:-target}/dist
@@ -8,7 +9,9 @@ made=$built/package
 
 if [ -n "${SHMCAST_PACKAGED:-}" ]; then
     mkdir -p "$built"
-    cp "$SHMCAST_PACKAGED/shmcast" "$SHMCAST_PACKAGED/shmcastd" "$built/"
+    for program in shmcast shmcastd; do
+        strip -o "$built/$program" "$SHMCAST_PACKAGED/$program"
+    done
 else
     cargo build --profile dist -p shmcast-daemon --locked
 fi
@@ -21,4 +24,4 @@ for program in shmcast shmcastd; do
         "$built/shmcast" completions "$shell" "$program" >"$made/$program.$shell"
     done
 done
-cargo deb -p shmcast-daemon --profile dist --no-build --locked
+cargo deb -p shmcast-daemon --profile dist --no-build --locked ${SHMCAST_PACKAGED:+--fast}

@@ -51,6 +51,7 @@ class HostileBoardTest {
     @Test
     @Timeout(200)
     void randomWordsHarmNobody() throws Exception {
+        int rounds = Publishers.isLong() ? 2_000 : 500;
         long seed = System.nanoTime();
         System.out.println("seed " + seed);
         Random random = new Random(seed);
@@ -61,7 +62,7 @@ class HostileBoardTest {
             Path segment = publishers.directory.resolve("c/segment");
             int accepted = 0;
             int refused = 0;
-            for (int round = 0; round < 2_000; round++) {
+            for (int round = 0; round < rounds; round++) {
                 ByteBuffer memory = ByteBuffer.wrap(whole.array().clone()).order(ByteOrder.LITTLE_ENDIAN);
                 damage(memory, board, random);
                 Files.write(segment, random.nextInt(40) == 0 ? Arrays.copyOf(memory.array(), board + random.nextInt(8192)) : memory.array());
@@ -72,7 +73,7 @@ class HostileBoardTest {
                 }
             }
             System.out.println(accepted + " accepted, " + refused + " refused");
-            assertTrue(accepted > 300 && refused > 100, accepted + " accepted, " + refused + " refused");
+            assertTrue(accepted > rounds / 7 && refused > rounds / 20, accepted + " accepted, " + refused + " refused");
         }
     }
 

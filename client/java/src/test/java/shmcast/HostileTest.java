@@ -31,6 +31,7 @@ class HostileTest {
     @Test
     @Timeout(200)
     void randomWordsHarmNobody() throws Exception {
+        int rounds = Publishers.isLong() ? 4_000 : 1_000;
         long seed = System.nanoTime();
         System.out.println("seed " + seed);
         Random random = new Random(seed);
@@ -45,7 +46,7 @@ class HostileTest {
             Path channel = Files.createDirectory(publishers.directory.resolve("c"));
             Path segment = channel.resolve("segment");
             int accepted = 0;
-            for (int round = 0; round < 4_000; round++) {
+            for (int round = 0; round < rounds; round++) {
                 ByteBuffer memory = ByteBuffer.allocate(whole.capacity()).order(ByteOrder.LITTLE_ENDIAN).put(0, whole.array());
                 for (int changes = 1 + random.nextInt(4); changes > 0; changes--) {
                     int at = stands.get(random.nextInt(stands.size()));
@@ -60,7 +61,7 @@ class HostileTest {
                 Files.write(segment, memory.array());
                 accepted += consume(publishers.directory, random);
             }
-            assertTrue(accepted > 1_000, accepted + " segments were accepted");
+            assertTrue(accepted > rounds / 4, accepted + " segments were accepted");
         }
     }
 

@@ -30,6 +30,11 @@ final class Publishers implements AutoCloseable {
         }
     }
 
+    /** Whether tests take their long form, as in `.ci/run nightly`. */
+    static boolean isLong() {
+        return System.getenv("SHMCAST_NIGHTLY") != null;
+    }
+
     /** Returns the path of a command, in $SHMCAST_BIN or in the workspace's build. */
     static String command(String name) {
         String told = System.getenv("SHMCAST_BIN");
