@@ -95,6 +95,7 @@ impl Heard {
 
 #[cfg(test)]
 mod tests {
+    use super::Profile::{Native, Plain};
     use super::*;
     use shmcast_bridge::proto::native::container::{HEAD_BYTES, Kind, SEAL_BYTES};
     use shmcast_bridge::proto::native::keys::Keyring;
@@ -142,7 +143,6 @@ mod tests {
         };
         let (plain, open) = (heartbeat(session(), 5), pulse(None));
         let (ours, theirs) = (pulse(Some(OURS)), pulse(Some(THEIRS)));
-        use Profile::{Native, Plain};
         is(judge(Plain, false, &[]), Verdict::Doubtful, "nothing came in 1s");
         is(judge(Plain, false, &[&plain, b"?"]), Verdict::Ok, "2 packets in 1s");
         for native in [&open, &ours] {
