@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use super::BridgeError;
 use super::private;
 use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
+use super::proto::native::NO_SESSION;
 use super::proto::native::ask::{self, Entry};
 use super::proto::native::container::{Container, HEAD_BYTES, Kind, SEAL_BYTES};
 use super::proto::native::keys::Keyring;
@@ -21,8 +22,6 @@ use super::thread::wall_ns;
 
 /// Greatest size of a keys file.
 const MAX_KEYS_BYTES: u64 = 64 << 10;
-/// The session of control packets that concern no session.
-const NO_SESSION: Session = Session::from_bytes([b' '; 10]);
 
 /// The keys of a bridge, which all of its threads share. A reload replaces the keys.
 #[derive(Debug)]

@@ -192,6 +192,7 @@ impl Ingress {
             silence: Silence::default(),
             places: Places::of(spec, receive),
             never_skips: receive.gap == GapMode::Block,
+            native_ns: None,
             stranger: None,
             to_ring: Histogram::default(),
             since_ns: wall_ns(),

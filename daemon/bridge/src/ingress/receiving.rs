@@ -19,6 +19,7 @@ use crate::proto::awake::Awake;
 use crate::proto::control::CONTROL_MAX_BYTES;
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
+use crate::proto::native::is_native;
 use crate::proto::pace::{Advice, Pace};
 use crate::proto::receiver::{Origin, Receiver};
 use crate::proto::session::Session;
@@ -76,6 +77,8 @@ pub(super) struct Receiving {
     pub(super) places: Places,
     /// Whether the spec forbids to give messages up.
     pub(super) never_skips: bool,
+    /// The time at which the last native packet arrived on plain lines.
+    pub(super) native_ns: Option<u64>,
     /// The last session of another feed that was reported.
     pub(super) stranger: Option<Session>,
     pub(super) to_ring: Histogram,
@@ -196,7 +199,19 @@ impl Receiving {
 
     fn handle_batch(&mut self, now_ns: u64, at: usize) {
         let Self {
-            ports, servers, lines, locks, receiver, inlet, to_ring, since_ns, tap, native, pace, ..
+            ports,
+            servers,
+            lines,
+            locks,
+            receiver,
+            inlet,
+            to_ring,
+            since_ns,
+            tap,
+            native,
+            pace,
+            native_ns,
+            ..
         } = self;
         let published = inlet.local.counts.published;
         let dropping_line = ports[at].line_or(*lines);
@@ -227,6 +242,11 @@ impl Receiving {
             let head = of_line.and_then(|_| head_of(native.is_some(), datagram.bytes));
             if let Some(line) = of_line {
                 note_datagram(&mut inlet.counters, line, &datagram);
+            }
+            if native.is_none() && !matches!(origin, Origin::Server(_)) && is_native(datagram.bytes) {
+                receiver.count_foreign();
+                *native_ns = Some(now_ns);
+                continue;
             }
             if let Some(lock) = role.line().filter(|_| of_line.is_some()).and_then(|line| locks.get_mut(line))
             {
@@ -396,6 +416,11 @@ impl Receiving {
             now_ns,
             silence_ns: self.receiver.silence_ns(now_ns),
             datagrams: lines.iter().map(|line| line.socket.datagrams).sum(),
+            unopened: self.native.as_ref().map_or(0, |native| {
+                let unopened = native.unopened();
+                unopened.unknown + unopened.forged
+            }),
+            native_ns: self.native_ns,
             answer,
             waits_for: Some(next).filter(|next| self.never_skips && *next < self.receiver.horizon()),
         };

@@ -5,6 +5,8 @@ use crate::spec::{BridgeSpec, LineSpec, ReceiveSpec};
 
 /// A silence is reported after this time. A sender sends heartbeats more often.
 const SILENT_NS: u64 = 5 * SECOND_NS;
+/// Native packets on plain lines are reported for this time. Their sender sends one every second, at least.
+const NATIVE_NS: u64 = 10 * SECOND_NS;
 const DAY_S: u64 = 86_400;
 
 /// The silence of a feed.
@@ -14,6 +16,8 @@ pub(super) struct Silence {
     since_s: Option<u64>,
     /// Datagrams of any kind that had arrived on the lines when the silence began.
     datagrams: u64,
+    /// Packets that had not opened when the silence began.
+    unopened: u64,
     /// The message for which the receiver waits, and the time since which it waits, by the receiver's clock.
     waits: Option<(u64, u64)>,
 }
@@ -27,6 +31,10 @@ pub(super) struct Heard {
     pub(super) silence_ns: u64,
     /// Datagrams of any kind that arrived on the lines so far.
     pub(super) datagrams: u64,
+    /// Packets so far whose seal was false or missing, or whose key is not known here.
+    pub(super) unopened: u64,
+    /// The time at which the last native packet arrived on plain lines.
+    pub(super) native_ns: Option<u64>,
     pub(super) answer: Answer,
     /// The next message, if later messages are known and the spec forbids to give it up.
     pub(super) waits_for: Option<u64>,
@@ -45,12 +53,26 @@ impl Silence {
     /// Returns a sentence about the silence; `None` if the feed is not silent. `wall_ns` is the time in nanoseconds since 1970. The sentence
     /// stays the same as long as nothing changes, but for the days.
     pub(super) fn look(&mut self, heard: Heard, wall_ns: u64, places: &Places) -> Option<String> {
+        let is_fresh = |since_ns: u64| heard.now_ns.saturating_sub(since_ns) < NATIVE_NS;
+        if heard.native_ns.is_some_and(is_fresh) {
+            return Some(format!(
+                "packets of a native line arrive on {}, and are not taken: set profile = \"native\"",
+                places.feed
+            ));
+        }
         if heard.silence_ns < SILENT_NS {
-            (self.since_s, self.datagrams) = (None, heard.datagrams);
+            (self.since_s, self.datagrams, self.unopened) = (None, heard.datagrams, heard.unopened);
             return self.standstill(heard.waits_for, heard.now_ns);
         }
         let now_s = wall_ns / SECOND_NS;
         let since_s = *self.since_s.get_or_insert(wall_ns.saturating_sub(heard.silence_ns) / SECOND_NS);
+        if heard.unopened > self.unopened {
+            return Some(format!(
+                "packets arrive on {} that do not open: compare the keys file with the sender's (shmcast bridge key show). All hosts of a \
+                 feed need the same keys",
+                places.feed
+            ));
+        }
         let what = match heard.datagrams > self.datagrams {
             true => "no packet of the feed has arrived, although others do,",
             false => "nothing has arrived",
@@ -127,6 +149,47 @@ fn name_of(line: &LineSpec) -> String {
 mod tests {
     use super::*;
 
+    fn nothing_heard() -> Heard {
+        Heard {
+            now_ns: 0,
+            silence_ns: 0,
+            datagrams: 0,
+            unopened: 0,
+            native_ns: None,
+            answer: Answer::Nothing,
+            waits_for: None,
+        }
+    }
+
+    #[test]
+    fn packets_that_do_not_open_are_told_after_a_silence() {
+        let (mut silence, places) = (Silence::default(), Places::default());
+        let mut look = |silent_s: u64, unopened| {
+            let heard = Heard { silence_ns: silent_s * SECOND_NS, datagrams: 9, unopened, ..nothing_heard() };
+            silence.look(heard, 1_000 * SECOND_NS, &places)
+        };
+        // Forged packets beside a feed that opens are no reason to look at the keys.
+        assert_eq!((look(0, 0), look(1, 7)), (None, None));
+        assert!(look(5, 7).unwrap().starts_with("nothing has arrived on "));
+        let said = look(6, 8).unwrap();
+        assert!(said.contains(" that do not open: compare the keys file with the sender's"), "{said}");
+        assert_eq!(look(1, 8), None);
+    }
+
+    #[test]
+    fn native_packets_on_plain_lines_are_told_at_once_and_for_some_time() {
+        let (mut silence, places) = (Silence::default(), Places::default());
+        let mut look = |now_s: u64, native_s: Option<u64>| {
+            let native_ns = native_s.map(|native_s| native_s * SECOND_NS);
+            let heard = Heard { now_ns: now_s * SECOND_NS, native_ns, ..nothing_heard() };
+            silence.look(heard, 0, &places)
+        };
+        assert_eq!(look(20, None), None);
+        assert!(look(20, Some(20)).unwrap().ends_with("set profile = \"native\""));
+        assert!(look(29, Some(20)).is_some());
+        assert_eq!(look(30, Some(20)), None);
+    }
+
     #[test]
     fn a_silence_is_told_with_its_beginning_and_its_place() {
         let line = LineSpec {
@@ -140,8 +203,7 @@ mod tests {
         let mut silence = Silence::default();
         let mut look = |silent_s: u64, wall_s: u64, datagrams, has_answer| {
             let answer = if has_answer { Answer::Something } else { Answer::Nothing };
-            let heard =
-                Heard { now_ns: 0, silence_ns: silent_s * SECOND_NS, datagrams, answer, waits_for: None };
+            let heard = Heard { silence_ns: silent_s * SECOND_NS, datagrams, answer, ..nothing_heard() };
             silence.look(heard, wall_s * SECOND_NS, &places)
         };
         assert_eq!(look(4, 1_004, 7, false), None);
@@ -158,8 +220,7 @@ mod tests {
         assert!(said.contains("00:16:40 UTC (1 days ago)"), "{said}");
         assert_eq!(look(0, 91_000, 9, true), None);
         assert!(look(6, 91_010, 9, true).unwrap().contains("since 01:16:44 UTC"));
-        let (now_ns, silence_ns) = (0, 6 * SECOND_NS);
-        let full = Heard { now_ns, silence_ns, datagrams: 9, answer: Answer::Full, waits_for: None };
+        let full = Heard { silence_ns: 6 * SECOND_NS, datagrams: 9, answer: Answer::Full, ..nothing_heard() };
         let said = silence.look(full, 0, &places).unwrap();
         assert!(said.ends_with("raise send.repair.max_leases at 10.0.0.1:30002"), "{said}");
     }
@@ -170,7 +231,8 @@ mod tests {
         let (mut silence, places) = (Silence::default(), Places::default());
         let (mut walls_s, answer) = ([1_000_000, 5, 900_000].into_iter().cycle(), Answer::Something);
         let mut look = |now_s: u64, waits_for| {
-            let heard = Heard { now_ns: now_s * SECOND_NS, silence_ns: 0, datagrams: 1, answer, waits_for };
+            let now_ns = now_s * SECOND_NS;
+            let heard = Heard { now_ns, datagrams: 1, answer, waits_for, ..nothing_heard() };
             silence.look(heard, walls_s.next().unwrap() * SECOND_NS, &places)
         };
         assert_eq!(

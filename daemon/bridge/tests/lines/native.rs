@@ -202,6 +202,39 @@ fn lines_of_both_profiles_follow_a_publisher_that_comes_back_and_a_channel_made_
     }
 }
 
+/// A native packet is also a valid plain packet. An earlier mistake: a plain receiver published such packets as messages.
+#[test]
+fn a_plain_receiver_takes_nothing_from_a_native_line_and_names_the_setting() {
+    for is_sealed in [false, true] {
+        let dirs = [(); 2].map(|()| scratch());
+        let [a, b] = dirs.each_ref().map(|dir| dir.path());
+        let keys = is_sealed.then(|| keys(a));
+        let mut publisher =
+            Publisher::builder("t").dir(a).capacity(1 << 20).max_message(5_000).open().unwrap();
+        let line = free_port();
+        let plain = BridgeSpec { profile: Profile::Plain, keys: None, ..spec(line, None) };
+        let plain = BridgeSpec { receive: Some(ReceiveSpec::default()), ..plain };
+        let channel = Publisher::builder("t").dir(b).capacity(1 << 20).max_message(5_000);
+        let ingress = Ingress::start(&plain, channel, IngressOptions::default()).unwrap();
+        let egress = send(a, spec(line, keys));
+        // Every third message is larger than a packet.
+        let sizes = [5, 500, 5_000].into_iter().cycle();
+        for size in sizes.take(30) {
+            publisher.publish(&vec![7; size]).unwrap();
+        }
+        // Each message goes in a packet, at least, and heartbeats follow.
+        let sent = |egress: &Egress| egress.counters().packets;
+        wait_for("packets of every kind", || {
+            (ingress.counters().feed.packets_foreign > sent(&egress).max(30)).then_some(())
+        });
+        let trouble = wait_for("the reason", || ingress.trouble());
+        assert!(trouble.ends_with("are not taken: set profile = \"native\""), "{trouble}");
+        let counters = ingress.counters();
+        assert_eq!((counters.feed.sessions, counters.host.messages_published), (0, 0));
+        assert_eq!(ingress.life().session(), None);
+    }
+}
+
 /// Packets of every kind that somebody without the key can make: his own, and the real ones changed.
 fn forgeries(session: Session, next: u64, round: u64) -> Vec<Vec<u8>> {
     let mut numbers = Numbers::new(round.wrapping_mul(0x9E37_79B9_7F4A_7C15), false);

@@ -1,7 +1,8 @@
 //! `shmcast bridge check`: checks whether the bridges of a configuration can work on this host and in its network.
 
+use super::heard::Heard;
 use crate::cli::MISSED;
-use crate::cli::figures::{grouped, table};
+use crate::cli::figures::table;
 use crate::cli::say::{note, print, print_json};
 use crate::cli::units::parse_duration;
 use crate::config::Config;
@@ -17,7 +18,6 @@ use shmcast_bridge::socket::{
 };
 use shmcast_bridge::spec::{BridgeSpec, Direction, LineSpec, ReceiveSpec, SendSpec, TimeMode};
 use shmcast_engine::check::{Verdict, check};
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -30,7 +30,7 @@ const EXAMPLE: &str = "\
 Example: shmcast bridge check /etc/shmcast/shmcast.toml --listen 5s
 
 For each [[bridge]]: can the keys be read, is the clock good enough for native lines, are the interfaces there and wide enough for a packet, can the groups be
-joined and does anything arrive on them, does each server answer. Of a bridge through servers of NATS: can the files be read, does each
+joined, do packets arrive on them that the bridge can use, does each server answer. Of a bridge through servers of NATS: can the files be read, does each
 server answer, is the stream there with the right settings, and may the account do what the bridge does. It joins groups and asks servers
 as a bridge does, publishes nothing and sends no feed. Run it as the daemon's user, since keys are that user's alone. A server that is not
 shmcast's does not answer this question.
@@ -63,6 +63,16 @@ enum Status {
     Fails,
 }
 
+impl From<Verdict> for Status {
+    fn from(verdict: Verdict) -> Status {
+        match verdict {
+            Verdict::Ok => Status::Ok,
+            Verdict::Doubtful => Status::Doubtful,
+            Verdict::Fails => Status::Fails,
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Finding {
     bridge: String,
@@ -78,7 +88,8 @@ struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    fn note(&mut self, about: impl ToString, status: Status, says: impl ToString) {
+    fn note(&mut self, about: impl ToString, status: impl Into<Status>, says: impl ToString) {
+        let status = status.into();
         let (bridge, about, says) = (self.spec.title().to_owned(), about.to_string(), says.to_string());
         self.found.push(Finding { bridge, about, status, says });
     }
@@ -142,12 +153,7 @@ fn look_at(spec: &BridgeSpec, listen: Duration) -> Vec<Finding> {
 /// Looks at the servers of NATS and the stream there.
 fn look_at_stream(findings: &mut Findings<'_>) {
     for found in check(findings.spec) {
-        let status = match found.verdict {
-            Verdict::Ok => Status::Ok,
-            Verdict::Doubtful => Status::Doubtful,
-            Verdict::Fails => Status::Fails,
-        };
-        findings.note(found.about, status, found.says);
+        findings.note(found.about, found.verdict, found.says);
     }
 }
 
@@ -286,20 +292,10 @@ fn look_at_receiver(receive: &ReceiveSpec, listen: Duration, findings: &mut Find
             findings.note(format!("line {}", line.group), Status::Doubtful, refusal);
         }
     }
-    let heard = hear(&open, listen);
+    let heard = hear(&open, listen, Heard::new(findings.spec));
     for (line, _) in &open {
-        let about = format!("line {}", line.group);
-        match heard.get(&line.group) {
-            Some(packets) => {
-                findings.note(about, Status::Ok, format!("{} packets in {listen:?}", grouped(*packets)));
-            }
-            None => {
-                let says = format!(
-                    "open, and nothing came in {listen:?}: is the sender up, and does the network carry the group here?"
-                );
-                findings.note(about, Status::Doubtful, says);
-            }
-        }
+        let (verdict, says) = heard.judge(&line.group, listen);
+        findings.note(format!("line {}", line.group), verdict, says);
     }
     for server in &receive.servers {
         let (status, says) = ask(*server);
@@ -308,8 +304,7 @@ fn look_at_receiver(receive: &ReceiveSpec, listen: Duration, findings: &mut Find
 }
 
 /// Counts the packets of each line.
-fn hear(lines: &[(&LineSpec, UdpSocket)], listen: Duration) -> BTreeMap<SocketAddr, u64> {
-    let mut heard = BTreeMap::new();
+fn hear(lines: &[(&LineSpec, UdpSocket)], listen: Duration, mut heard: Heard) -> Heard {
     let until = Instant::now() + listen;
     let mut packet = vec![0; MAX_DATAGRAM_BYTES];
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -318,8 +313,10 @@ fn hear(lines: &[(&LineSpec, UdpSocket)], listen: Duration) -> BTreeMap<SocketAd
         }
         wait_for_any(lines.iter().map(|(_, socket)| socket.as_fd()), left);
         for (line, socket) in lines {
-            if socket.set_nonblocking(true).is_ok() && socket.recv(&mut packet).is_ok() {
-                *heard.entry(line.group).or_default() += 1;
+            if socket.set_nonblocking(true).is_ok()
+                && let Ok(size) = socket.recv(&mut packet)
+            {
+                heard.note(wall_ns(), line.group, &packet[..size]);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod check;
 mod engine;
+mod heard;
 mod key;
 mod options;
 mod promote;

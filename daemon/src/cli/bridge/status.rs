@@ -119,7 +119,7 @@ fn settings(bridge: &BridgeStatus) -> Option<String> {
 }
 
 /// Counters that are usually 0. If a counter is not 0, its sentence is shown with the count.
-const COUNTS: [(&str, &str); 15] = [
+const COUNTS: [(&str, &str); 21] = [
     ("/send/takeovers", "times it began to send in place of a peer"),
     ("/send/yields", "times it left the sending to a peer"),
     ("/send/lines_anew", "times a line was opened anew, because its interface was"),
@@ -128,8 +128,14 @@ const COUNTS: [(&str, &str); 15] = [
     ("/send/link_waits", "times live packets waited for the link"),
     ("/repair/multicast_replies", "repairs went to all receivers at once"),
     ("/repair/pauses", "times all receivers were told to wait, because the rate of repairs was used up"),
+    ("/repair/unopened", "requests had no seal, or one of a key that is not in the keys file"),
+    ("/repair/forged", "requests had a seal that does not open: compare the keys files"),
+    ("/repair/replayed", "requests had been accepted before"),
     ("/repair/leases/full", "leases were refused, because every place was taken"),
     ("/repair/leases/replaced", "leases went over to another address of the same receiver"),
+    ("/receive/unopened", "packets had no seal, or one of a key that is not in the keys file"),
+    ("/receive/forged", "packets had a seal that does not open: compare the keys files"),
+    ("/receive/replayed", "packets had been accepted before, as copies on other lines are"),
     ("/receive/pauses", "times a server told all receivers to wait"),
     ("/receive/requests_saved", "losses were mended by repairs that others had asked for"),
     ("/receive/lines_anew", "times a line was opened anew, because its interface was"),

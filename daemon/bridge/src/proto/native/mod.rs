@@ -26,9 +26,53 @@ pub mod window;
 
 use super::bytes::{Reader, Writer};
 use super::session::Session;
-use super::wire::{Body, Downstream, Malformed};
-use container::{Container, Kind};
-use pulse::Pulse;
+use super::wire::{Body, Downstream, LENGTH_BYTES, Malformed};
+use container::{Container, Kind, OTHER, SEAL_BYTES};
+use pulse::{PULSE_BYTES, Pulse};
+use seal::RENEW_AFTER;
+
+/// The session of control packets that concern no session.
+pub(crate) const NO_SESSION: Session = Session::from_bytes([b' '; 10]);
+/// A sender's number is random, and so is almost never below this number.
+const LEAST_SENDER: u64 = 1 << 48;
+/// The size of the smallest record of a data packet: its length and its marks.
+const LEAST_RECORD_BYTES: usize = LENGTH_BYTES + 1;
+
+/// Whether a datagram that arrived on a line is a packet of a native line. The datagram is not opened, so no keys are needed.
+///
+/// Every native packet is a valid plain packet with one message. A receiver of plain lines must not take it for one. A plain packet of
+/// another vendor must never look native, because the receiver drops what looks native. So all fields must be those of a sender on a line:
+///
+/// - The session has an epoch. Only control packets have no session.
+/// - The message begins with the version, a known kind, and flags and a key that agree.
+/// - The number of messages is possible for the kind and for the size of the body.
+/// - The sender's number is large, because it is random. The packet's number is at most 2^36, apart from its highest bit. The highest bit
+///   agrees with the kind.
+/// - The whole body of a packet without a seal is valid.
+///
+/// Other vendors' messages mostly begin with a letter or a length, which is not the version. A message that begins with the same bytes by
+/// chance must also have a large number, a small number and a count at the right places, and be alone in a packet of such a session.
+pub fn is_native(datagram: &[u8]) -> bool {
+    let Ok((container, body)) = Container::parse(datagram) else { return false };
+    let Container { session, kind, is_repair, is_from_receiver, messages, sender, number, .. } = container;
+    let is_live = matches!(kind, Kind::Data | Kind::Fragment) && !is_repair;
+    let is_numbered = (number & OTHER == 0) == is_live && number & !OTHER <= RENEW_AFTER;
+    if is_from_receiver || sender < LEAST_SENDER || !is_numbered {
+        return false;
+    }
+    let text_bytes = if container.is_sealed { body.len().checked_sub(SEAL_BYTES) } else { Some(body.len()) };
+    let Some(text_bytes) = text_bytes else { return false };
+    let is_possible = match kind {
+        Kind::Data => {
+            messages > 0 && text_bytes >= records::BASE_BYTES + LEAST_RECORD_BYTES * usize::from(messages)
+        }
+        Kind::Fragment => messages == 1 && text_bytes > fragments::FRAGMENT_HEAD_BYTES,
+        Kind::Pulse => messages == 0 && !is_repair && text_bytes == PULSE_BYTES,
+        Kind::Control(_) => return messages == 0 && !is_repair && session == NO_SESSION,
+        Kind::Ask => false,
+    };
+    is_possible && session.epoch().is_some() && (container.is_sealed || parse(datagram).is_ok())
+}
 
 /// Checks a whole unsealed packet of a feed: data, a fragment or a pulse. Returns the packet. If the packet is a pulse, also returns the
 /// pulse, and the returned packet is a heartbeat or an end.
@@ -76,5 +120,115 @@ pub fn parse_body(kind: Kind, (first, messages): (u64, u16), body: &[u8]) -> Res
         Kind::Data => Ok(Body::Messages(records::parse(&container, body)?)),
         Kind::Fragment => Ok(Body::Fragment(fragments::parse(&container, body)?)),
         Kind::Pulse | Kind::Ask | Kind::Control(_) => Err(Malformed::Native),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{Meta, PacketWriter, end_of_session, heartbeat};
+    use super::container::HEAD_BYTES;
+    use super::fragments::Fragment;
+    use super::keys::Keyring;
+    use super::records::RecordWriter;
+    use super::seal::Sealer;
+    use super::*;
+
+    const SENDER: u64 = 0x9E37_79B9_7F4A_7C15;
+    /// The offset of a plain packet's first message.
+    const MESSAGE: usize = 22;
+
+    fn session() -> Session {
+        Session::of_channel("EQTY", 35).unwrap()
+    }
+
+    fn sealer(sender: u64, keys: Option<&Keyring>) -> Sealer {
+        let mut sealer = Sealer::new(sender, false);
+        sealer.set_key(keys.and_then(|keys| keys.sealing(0)));
+        sealer
+    }
+
+    fn made(sealer: &mut Sealer, kind: (Kind, bool), about: (Session, u64, u16), body: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0; HEAD_BYTES + body.len() + SEAL_BYTES];
+        packet[HEAD_BYTES..HEAD_BYTES + body.len()].copy_from_slice(body);
+        let size = sealer.finish(&mut packet, kind, about, body.len()).unwrap();
+        packet.truncate(size);
+        packet
+    }
+
+    /// Makes a packet of each kind that comes over lines.
+    fn all_of(sealer: &mut Sealer) -> Vec<Vec<u8>> {
+        let (mut data, mut writer) = ([0; 300], RecordWriter::new(7));
+        assert!([&b""[..], b"tick"].iter().all(|text| writer.push(&mut data, text, Meta::default())));
+        let records = writer.finish(&mut data).unwrap();
+        let records = &data[HEAD_BYTES..HEAD_BYTES + records];
+        let mut part = [0; 100];
+        let fragment = Fragment { meta: Meta::default(), total: 5_000, offset: 0, data: b"a part" };
+        let size = fragment.write(&mut part).unwrap();
+        let pulse = Pulse { next: 7, ..Pulse::default() }.write();
+        let all: [(_, _, &[u8]); 6] = [
+            ((Kind::Data, false), (session(), 7, 2), records),
+            ((Kind::Data, true), (session(), 7, 2), records),
+            ((Kind::Fragment, false), (session(), 7, 1), &part[..size]),
+            ((Kind::Fragment, true), (session(), 7, 1), &part[..size]),
+            ((Kind::Pulse, false), (session(), 7, 0), &pulse),
+            ((Kind::Control(9), false), (NO_SESSION, 1, 0), &[1; 26]),
+        ];
+        all.iter().map(|(kind, about, body)| made(sealer, *kind, *about, body)).collect()
+    }
+
+    #[test]
+    fn every_packet_of_a_native_line_is_known_without_its_keys() {
+        let keys = Keyring::parse("7 000102030405060708090a0b0c0d0e0f").unwrap();
+        for keys in [None, Some(&keys)] {
+            let all = all_of(&mut sealer(SENDER, keys));
+            assert!(
+                all.iter().all(|packet| Downstream::parse(packet).is_ok()),
+                "they are valid plain packets"
+            );
+            assert!(
+                all.iter().all(|packet| is_native(packet)),
+                "{:?}",
+                all.iter().position(|it| !is_native(it))
+            );
+        }
+    }
+
+    /// Each packet differs from a native one in one field, as the message of another vendor would differ in most.
+    #[test]
+    fn plain_packets_are_never_taken_for_native_ones() {
+        let plain = |session, message: &[u8]| {
+            let (mut buffer, mut writer) = ([0; 600], PacketWriter::new(7));
+            assert!(writer.push(&mut buffer, message));
+            let size = writer.finish(&mut buffer, session).unwrap();
+            buffer[..size].to_vec()
+        };
+        let keys = Keyring::parse("7 000102030405060708090a0b0c0d0e0f").unwrap();
+        let foreign = Session::named("000123").unwrap();
+        for keys in [None, Some(&keys)] {
+            let data = all_of(&mut sealer(SENDER, keys)).remove(0);
+            assert!(is_native(&plain(session(), &data[MESSAGE..])), "this packet is the native one itself");
+            assert!(!is_native(&plain(foreign, &data[MESSAGE..])));
+            let small = all_of(&mut sealer(1_000_000, keys)).remove(0);
+            assert!(!is_native(&small), "a counter in place of the sender");
+            for (at, byte) in
+                [(22, b'A'), (23, b'A'), (24, b'A'), (25, data[25] ^ 7), (26, 1), (36, 9), (38, 1)]
+            {
+                let mut other = data.clone();
+                other[at] = byte;
+                assert!(!is_native(&other), "byte {at} is {byte}");
+            }
+        }
+        let open = all_of(&mut sealer(SENDER, None)).remove(0);
+        let mut other = open.clone();
+        *other.last_mut().unwrap() = b'?';
+        assert!(is_native(&other), "another message");
+        other[HEAD_BYTES + records::BASE_BYTES + 1] = 1;
+        assert!(!is_native(&other), "the records do not fill the body");
+        let itch =
+            b"A\0\x01\0\0\x1f\xe4\x5c\x11\x2b\x90\0\0\0\0\0\0\x30\x39B\0\0\0\x64AAPL    \0\x1a\x2b\x3c";
+        for message in [&itch[..], b"", b"\x01", &[1; 100], &[0; 100], &[b' '; 100]] {
+            assert!(!is_native(&plain(session(), message)), "{message:?}");
+        }
+        assert!(!is_native(&heartbeat(session(), 7)) && !is_native(&end_of_session(session(), 7)));
     }
 }

@@ -107,6 +107,11 @@ impl Receiver {
         }
     }
 
+    /// Counts a packet of another feed that was dropped before it reached this receiver.
+    pub(crate) fn count_foreign(&mut self) {
+        self.counters.totals.packets_foreign += 1;
+    }
+
     /// Counts a malformed datagram that was dropped before it reached this receiver.
     pub(crate) fn count_malformed(&mut self, reason: Malformed) {
         self.counters.malformed.count(reason);

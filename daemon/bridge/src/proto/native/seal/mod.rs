@@ -25,7 +25,7 @@ use crate::proto::wire::Malformed;
 
 const SALT: &[u8] = b"shmcast-native-1";
 /// The number of packets after which a sender chooses another sender number, and so gets another key.
-const RENEW_AFTER: u64 = 1 << 36;
+pub(super) const RENEW_AFTER: u64 = 1 << 36;
 /// The rate at which packets of unknown senders are tried with the group's key. Packets beyond this rate are dropped, so that a flood uses
 /// only a limited CPU time. A new sender with the right key is still accepted within milliseconds.
 const TRIES: Rate = Rate { per_second: 20_000, burst: 2_000 };
