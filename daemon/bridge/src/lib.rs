@@ -98,7 +98,9 @@ pub enum BridgeError {
     #[error("this bridge has no peers to take over from: give it role = \"auto\", claim_bind and peers")]
     NoPeers,
     /// The thread could not be pinned.
-    #[error("pin to CPU {cpu}: {source}")]
+    #[error(
+        "pin to CPU {cpu}: {source}: give one of /sys/devices/system/cpu/online, of which a cpuset may allow fewer"
+    )]
     Pin {
         /// The CPU.
         cpu: usize,

@@ -3,7 +3,7 @@
 use super::Host;
 use super::figures::{grouped, readers_of, size};
 use super::say::note;
-use super::set::{Draft, Setting};
+use super::set::{Draft, Setting, shown};
 use super::stop::Stop;
 use super::units::{parse_cpu, parse_mode, parse_name, parse_size};
 use crate::config::{BoardConfig, GateConfig, optional_size};
@@ -18,7 +18,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
-use toml::Table;
 
 /// The keys of `--set`, as a help text lists them before its `examples`.
 pub(super) fn keys_and(examples: &str) -> String {
@@ -145,7 +144,12 @@ fn gates<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GateConfig>, 
         gate.check_wait().map_err(|why| D::Error::custom(format!("{name}: {why}")))?;
         Ok(gate)
     };
-    Table::deserialize(deserializer)?.into_iter().map(gate).collect()
+    match toml::Value::deserialize(deserializer)? {
+        toml::Value::Table(gates) => gates.into_iter().map(gate).collect(),
+        other => {
+            Err(D::Error::custom(format!("cannot be {}: write it like gate.NAME.wait=10ms", shown(&other))))
+        }
+    }
 }
 
 fn process<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<CString>, D::Error> {

@@ -1,7 +1,7 @@
 //! `--set KEY=VALUE`: settings with the names that they have in a configuration file. The daemon's own code reads them. So a setting has
 //! the same name, range and default in both places, and errors list the possible keys.
 
-use crate::config::{explain, without_string};
+use crate::config::{explain, without_string, words_of};
 use anyhow::{Result, anyhow};
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
@@ -89,18 +89,56 @@ impl Draft {
     /// # Errors
     /// The first mistake, worded as an error of a configuration file.
     pub(super) fn read<T: DeserializeOwned>(self) -> Result<T> {
+        let table = self.0.clone();
         Value::Table(self.0).try_into().map_err(|e: toml::de::Error| {
-            let shown = e.to_string();
-            let place = shown.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
+            let Some(place) = place_of(&e) else { return anyhow!("{}", explain(e.message())) };
             // The settings of servers can contain an account.
-            let is_secret = place.is_some_and(|place| place.starts_with("nats"));
-            let message = if is_secret { without_string(e.message()) } else { e.message().to_owned() };
-            match place {
-                Some(place) => anyhow!("{place}: {}", explain(&message)),
-                None => anyhow!("{}", explain(&message)),
+            if place.starts_with("nats") {
+                return anyhow!("{place}: {}", explain(&without_string(e.message())));
             }
+            if e.message() == NO_WORD {
+                return anyhow!("{place}: {}", no_word::<T>(table, &place));
+            }
+            let mut message = explain(e.message());
+            if message.ends_with("write a table") {
+                message += &format!(", or its entries as {place}.KEY=VALUE");
+            }
+            anyhow!("{place}: {message}")
         })
     }
+}
+
+/// The error of the TOML library for a value that is no string where only certain words are valid.
+const NO_WORD: &str = "invalid type: unit variant, expected string only";
+
+/// Returns the key that an error is about.
+fn place_of(error: &toml::de::Error) -> Option<String> {
+    let shown = error.to_string();
+    shown.lines().find_map(|line| Some(line.strip_prefix("in `")?.strip_suffix('`')?.to_owned()))
+}
+
+/// Returns a value as a configuration file has it, or the kind of a value that has parts.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("{text:?}"),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Boolean(is) => is.to_string(),
+        other => format!("a value of the kind {}", other.type_str()),
+    }
+}
+
+/// Returns the text for a value that must be one of certain words. Tries an empty string in its place, since the error of a string lists
+/// the words.
+fn no_word<T: DeserializeOwned>(mut table: Table, place: &str) -> String {
+    let (holder, key) = place.rsplit_once('.').map_or((None, place), |(holder, key)| (Some(holder), key));
+    let holder = holder.into_iter().flat_map(|holder| holder.split('.'));
+    let found = holder.into_iter().try_fold(&mut table, |table, key| table.get_mut(key)?.as_table_mut());
+    let value = found.and_then(|table| table.insert(key.to_owned(), Value::String(String::new())));
+    let value = value.map_or_else(|| "this value".to_owned(), |value| shown(&value));
+    let tried = Value::Table(table).try_into::<T>().err();
+    let words = tried.and_then(|e| words_of(e.message())).map_or(String::new(), |words| format!(": {words}"));
+    format!("cannot be {value}: write one of its words{words}")
 }
 
 #[cfg(test)]

@@ -194,11 +194,28 @@ pub(crate) fn without_string(message: &str) -> String {
     }
 }
 
+/// The error of the TOML parser for a value that is no string where only certain words are valid.
+pub(super) const NO_WORD: &str = "wanted string or table";
+
+/// Returns the words in an error about an empty string where only these words are valid.
+pub(crate) fn words_of(message: &str) -> Option<String> {
+    let names = message.strip_prefix("unknown variant ``, expected ")?.split('`').skip(1).step_by(2);
+    Some(names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "))
+}
+
 /// Adds the value to an error of serde or of the TOML parser that does not quote it.
-pub(crate) fn with_value(message: &str, value: Option<&str>) -> String {
+/// `words` returns the words that the value can be, if they are known.
+pub(crate) fn with_value(
+    message: &str,
+    value: Option<&str>,
+    words: impl FnOnce() -> Option<String>,
+) -> String {
     let Some(value) = value else { return message.to_owned() };
     match message {
-        "wanted string or table" => format!("cannot be {value}: write one of its words in quotes"),
+        NO_WORD => {
+            let words = words().map_or(String::new(), |words| format!(": {words}"));
+            format!("cannot be {value}: write one of its words in quotes{words}")
+        }
         _ => message
             .replace("invalid type: sequence", &format!("invalid type: the list {value}"))
             .replace("invalid type: map", &format!("invalid type: the table {value}")),
@@ -222,19 +239,22 @@ pub(crate) fn explain(message: &str) -> String {
             let plain = [
                 ("u8", "a whole number from 0 to 255"),
                 ("u16", "a whole number from 0 to 65535"),
-                ("u32", "a whole number from 0"),
-                ("u64", "a whole number from 0"),
-                ("usize", "a whole number from 0"),
+                ("u32", "a whole number from 0 to 4294967295"),
+                // TOML has no larger numbers.
+                ("u64", "a whole number from 0 to 9223372036854775807"),
+                ("usize", "a whole number from 0 to 9223372036854775807"),
                 ("a sequence", "a list"),
                 ("a boolean", "true or false"),
                 ("a map", "a table"),
-                ("struct GateConfig", "a table"),
-                ("struct JournalConfig", "a table"),
                 ("path string", "a path in quotes"),
             ];
             let message = plain.iter().fold(message, |text, (term, plain)| {
                 text.replace(&format!("write {term}"), &format!("write {plain}"))
             });
+            let message = match message.split_once("write struct ") {
+                Some((before, _)) => format!("{before}write a table"),
+                None => message,
+            };
             match message.as_str() {
                 "invalid socket address syntax" => {
                     format!("{message}: write IP:PORT, as in \"239.1.2.3:30001\" or \"[::1]:9464\"")

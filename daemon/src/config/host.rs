@@ -34,6 +34,8 @@ pub struct Host {
     pub numa_nodes: Option<CpuList>,
     /// Network interfaces, by their addresses.
     pub interfaces: Option<Vec<(String, IpAddr)>>,
+    /// Whether bridges of the configuration can run already, as at a reload.
+    pub may_run_bridges: bool,
     /// Whether a user or group exists.
     pub exists: fn(&Principal) -> bool,
     /// Returns the reason why no files can be made in a directory, or below it if it does not exist yet.
@@ -58,6 +60,7 @@ impl Host {
             cpus: read_list("/sys/devices/system/cpu/online"),
             numa_nodes: read_list("/sys/devices/system/node/online"),
             interfaces: UdpSocket::bind("127.0.0.1:0").and_then(|any| interfaces::addresses(&any)).ok(),
+            may_run_bridges: false,
             exists,
             refuses_files,
             refuses_reading,

@@ -32,7 +32,7 @@ mod warnings;
 
 pub use board::{BoardConfig, key as board_key};
 pub use fields::Principal;
-pub(crate) use fields::{explain, optional_size, parse_duration, refuse_half_unit, without_string};
+pub(crate) use fields::{explain, optional_size, parse_duration, refuse_half_unit, without_string, words_of};
 pub use gates::{GateConfig, Lag, Then};
 pub use host::Host;
 pub use journal::JournalConfig;

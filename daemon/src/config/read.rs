@@ -133,6 +133,28 @@ fn remove_at(value: &mut DeValue<'_>, at: usize) -> bool {
     }
 }
 
+/// Returns the words that the value at the offset `at` can be. Tries an empty string in its place, since the error of a string lists them.
+fn words_at<T: DeserializeOwned>(table: &Spanned<DeValue<'_>>, at: usize) -> Option<String> {
+    let mut tried = table.clone();
+    put_at(tried.get_mut(), at);
+    fields::words_of(T::deserialize(ValueDeserializer::from(tried)).err()?.message())
+}
+
+/// Replaces the innermost value that begins at the offset `at` by an empty string.
+fn put_at(value: &mut DeValue<'_>, at: usize) {
+    let put = |value: &mut Spanned<DeValue<'_>>| match value.get_ref() {
+        DeValue::Table(_) => put_at(value.get_mut(), at),
+        DeValue::Array(_) if value.span().start != at => put_at(value.get_mut(), at),
+        _ if value.span().start == at => *value.get_mut() = DeValue::String("".into()),
+        _ => {}
+    };
+    match value {
+        DeValue::Table(table) => table.iter_mut().for_each(|(_, value)| put(value)),
+        DeValue::Array(array) => array.iter_mut().for_each(put),
+        _ => {}
+    }
+}
+
 struct Reader<'a> {
     source: Source<'a>,
     positions: Positions,
@@ -272,10 +294,11 @@ impl Reader<'_> {
                         let is_secret = matches!(field.as_deref(), Some("nats" | "receive"));
                         let what = match is_secret {
                             true => fields::explain(&fields::without_string(e.message())),
-                            false => fields::explain(&fields::with_value(
-                                e.message(),
-                                self.source.short_text(at.clone()),
-                            )),
+                            false => {
+                                let text = self.source.short_text(at.clone());
+                                let words = || words_at::<T>(&value, at.start);
+                                fields::explain(&fields::with_value(e.message(), text, words))
+                            }
                         };
                         let keys = self.source.keys_at(path, at.start);
                         let field = keys.map_or(String::new(), |keys| format!("{keys}: "));

@@ -76,7 +76,11 @@ impl Config {
         for (index, bridge) in self.bridges.iter().enumerate() {
             let keys = bridge.keys.as_ref();
             if let Some((keys, why)) = keys.and_then(|keys| Some((keys, (host.refuses_reading)(keys)?))) {
-                let what = format!("{}: {why}: the bridge does not start", keys.display());
+                let then = match host.may_run_bridges {
+                    true => "a bridge that runs keeps its keys, and does not start anew",
+                    false => "the bridge does not start",
+                };
+                let what = format!("{}: {why}: {then}", keys.display());
                 list.bridge(index, "bridge.keys", what, "a file of `shmcast bridge key`".to_owned());
             }
         }

@@ -16,7 +16,7 @@
 //!
 //! Each step of the event loop is short. It never waits for a disk, a name service or another thread.
 
-use crate::config::Config;
+use crate::config::{Config, Host};
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -229,7 +229,7 @@ async fn serve(options: &Options, config: Config, inherited: Inherited) -> Resul
     shared.open(registry);
     let looking = tokio::spawn(folder.clone().keep(shared.clone(), again));
     admit_newcomers(shared.clone(), if crashed { &GRACE } else { &[] });
-    warn(&config);
+    warn(&config, false);
     let mut carriers = Carriers { supervisor, recorders };
     carriers.apply(&config);
     // A daemon that the service manager does not hear ends as in order, so it leaves no marker.
@@ -425,11 +425,12 @@ fn raise_descriptor_limit() {
 }
 
 /// Logs the warnings about a configuration. The warnings depend on this process, because a service manager might have lowered its limits.
-/// This function looks up users, so it works on another thread.
-fn warn(config: &Config) {
+/// At a reload, bridges can run already. This function looks up users, so it works on another thread.
+fn warn(config: &Config, is_reload: bool) {
     let config = config.clone();
     tokio::task::spawn_blocking(move || {
-        for warning in config.warnings() {
+        let host = Host { may_run_bridges: is_reload, ..Host::this() };
+        for warning in config.warnings_on(&host) {
             tracing::warn!("configuration: {warning}");
         }
     });

@@ -54,7 +54,7 @@ pub(super) async fn reload(
                 );
             }
             shared.events.reloaded(Ok(&detail));
-            warn(&wanted);
+            warn(&wanted, true);
             carriers.apply(&wanted);
         }
         Err(e) => shared.events.reloaded(Err(&format!("{e:#}"))),

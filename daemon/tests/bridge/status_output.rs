@@ -71,3 +71,31 @@ fn a_new_channel_takes_what_an_ethernet_frame_brings() {
     });
     assert_eq!(max, 1_472 - 20 - 2);
 }
+
+/// A capture that breaks is told once while the bridge sends on. At its end, the bridge reports its counts before the error.
+#[test]
+fn a_broken_capture_is_told_at_once_and_hides_no_counts() {
+    let dir = scratch();
+    let mut publisher =
+        Publisher::builder("t").dir(dir.path()).capacity(1 << 20).max_message(1_378).open().unwrap();
+    publisher.publish(b"before").unwrap();
+    let (log, counts) = (dir.path().join("log"), dir.path().join("counts"));
+    let words = format!(
+        "bridge send t --to {} --until-end --json --set send.from=oldest --set send.linger_ms=10 --set send.listen_ms=0 --pcap /dev/full",
+        own_address()
+    );
+    let mut command = Command::new(program("shmcast"));
+    command.args(words.split_whitespace()).env("SHMCAST_DIR", dir.path()).stdin(Stdio::null());
+    command.stdout(File::create(&counts).unwrap()).stderr(File::create(&log).unwrap());
+    let mut sender = Process::start(&mut command);
+    let told = || read_to_string(&log).unwrap().matches("goes on without the capture").count();
+    wait_for("the broken capture", || (told() > 0).then_some(()));
+    publisher.publish(b"after").unwrap();
+    drop(publisher);
+    assert_eq!(sender.wait().code(), Some(1));
+    let counts: serde_json::Value = serde_json::from_str(&read_to_string(&counts).unwrap()).unwrap();
+    assert_eq!(counts["send"]["messages"], 2);
+    let said = read_to_string(&log).unwrap();
+    assert!(said.contains("the capture /dev/full ends after 0 packets"), "{said}");
+    assert_eq!(told(), 1, "{said}");
+}

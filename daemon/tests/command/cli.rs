@@ -285,6 +285,12 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
         ("bridge recv t --from 239.1.2.3:1 --set receive.gap=wait", "receive.gap: unknown value `wait`"),
         ("bridge recv t --from 239.1.2.3:1 --set receive.gaps=block", "did you mean `gap`?"),
         ("bridge recv t --from 239.1.2.3:1 --set cpu=100000", "CPU 100000"),
+        ("bridge recv t --from 239.1.2.3:1 --set gate=g", "write it like gate.NAME.wait=10ms"),
+        ("bridge stream rm .t nats://127.0.0.1:1", "channel name"),
+        (
+            "bridge stream rm t nats://127.0.0.1:1 --set send.from=oldest",
+            "--set send.from: it is for a bridge",
+        ),
         ("bridge recv t --from 239.1.2.3:1 --set receive.buffer_bytes=1_000_000_000_000", "buffer_bytes"),
         ("bridge recv t --from 239.1.2.3:1 --interface no-such", "give one of"),
         (

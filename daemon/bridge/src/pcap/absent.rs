@@ -80,6 +80,11 @@ impl CaptureFile {
     }
 
     /// Cannot be called.
+    pub fn broken(&self) -> Option<String> {
+        match self.tap.0 {}
+    }
+
+    /// Cannot be called.
     ///
     /// # Errors
     /// None.

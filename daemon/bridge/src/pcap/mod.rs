@@ -15,6 +15,8 @@ mod absent;
 #[cfg(feature = "captures")]
 mod link;
 #[cfg(feature = "captures")]
+mod open;
+#[cfg(feature = "captures")]
 mod read;
 mod results;
 #[cfg(feature = "captures")]

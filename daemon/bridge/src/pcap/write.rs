@@ -9,33 +9,27 @@
 //! from the addresses, with correct checksums.
 
 use super::link;
+use super::open::{descriptor_of, open};
 use super::results::Captured;
 use crossbeam_queue::ArrayQueue;
 use etherparse::PacketBuilder;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
-use shmcast::sys::descriptors::duplicate;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::RawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The greatest number of packets that can wait to be written. At two million packets a second, this number of packets arrives in 2 ms.
 const SLOTS: usize = 4_096;
 /// The time for which the writer sleeps when no packet waits. No other thread wakes it, because a wake-up would need a system call.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The longest wait for the reader of a FIFO.
-const FOR_A_READER: Duration = Duration::from_secs(2);
 /// The hop limit in the packet headers. The real hop limit is not known here, so this is Linux's default.
 const HOPS: u8 = 64;
-/// The permissions of a new capture. A capture contains messages, so only its owner can read it.
-const PRIVATE: u32 = 0o600;
+/// The writer collects about this many bytes before it writes them to the file.
+const BUFFER_BYTES: usize = 1 << 20;
 
 /// The reason why a capture is incomplete.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +47,7 @@ pub enum CaptureFileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// The number of packets in the file.
+        /// The number of packets that are complete in the file.
         packets: u64,
         /// The system's error.
         source: io::Error,
@@ -76,6 +70,29 @@ struct CaptureQueues {
     written: AtomicU64,
     dropped: AtomicU64,
     stopping: AtomicBool,
+    /// The reason why the file takes no more packets.
+    broken: OnceLock<String>,
+}
+
+impl CaptureQueues {
+    fn new(payload_bytes: usize) -> CaptureQueues {
+        let queues = CaptureQueues {
+            free: ArrayQueue::new(SLOTS),
+            filled: ArrayQueue::new(SLOTS),
+            written: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            broken: OnceLock::new(),
+        };
+        let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        for _ in 0..SLOTS {
+            // Writing to the memory now causes its page faults now, and not later in a bridge's thread.
+            let data = vec![0xFF; payload_bytes].into_boxed_slice();
+            let slot = Slot { time_ns: 0, from: nowhere, to: nowhere, bytes: 0, data };
+            queues.free.push(slot).expect("the queue has as many places as there are slots");
+        }
+        queues
+    }
 }
 
 /// The handle over which a bridge's threads pass packets to the writer. Clones share one file.
@@ -134,20 +151,7 @@ impl CaptureFile {
     pub fn create(path: &Path, payload_bytes: usize) -> Result<CaptureFile, CaptureFileError> {
         let cannot = |source| CaptureFileError::Create { path: path.to_owned(), source };
         let file = open(path).map_err(cannot)?;
-        let shared = Arc::new(CaptureQueues {
-            free: ArrayQueue::new(SLOTS),
-            filled: ArrayQueue::new(SLOTS),
-            written: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
-        });
-        let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-        for _ in 0..SLOTS {
-            // Writing to the memory now causes its page faults now, and not later in a bridge's thread.
-            let data = vec![0xFF; payload_bytes].into_boxed_slice();
-            let slot = Slot { time_ns: 0, from: nowhere, to: nowhere, bytes: 0, data };
-            shared.free.push(slot).expect("the queue has as many places as there are slots");
-        }
+        let shared = Arc::new(CaptureQueues::new(payload_bytes));
         let for_thread = shared.clone();
         let writer = thread::Builder::new().name("capture".to_owned());
         let writer = writer.spawn(move || write_all(&for_thread, file)).map_err(cannot)?;
@@ -157,6 +161,14 @@ impl CaptureFile {
     /// Whether a capture of this name goes to the program's standard output.
     pub fn is_stdout(path: &Path) -> bool {
         descriptor_of(path) == Some(1)
+    }
+
+    /// Returns why the file takes no more packets, if it takes none. Costs no system call.
+    pub fn broken(&self) -> Option<String> {
+        let why = self.tap.shared.broken.get()?;
+        let source = io::Error::other(why.clone());
+        let packets = self.tap.captured().packets;
+        Some(CaptureFileError::Write { path: self.path.clone(), packets, source }.to_string())
     }
 
     /// Writes the packets that still wait, and closes the file.
@@ -186,104 +198,68 @@ impl Drop for CaptureFile {
     }
 }
 
-/// Opens the file of a capture. Replaces an existing file by a new one, because other users might be able to read the existing file.
-/// Refuses a link, because another user might have put it there.
-/// Writes to a descriptor of this process, such as `/dev/stdout`, directly.
-fn open(path: &Path) -> io::Result<File> {
-    if let Some(number) = descriptor_of(path) {
-        return open_descriptor(path, number);
-    }
-    let mut options = File::options();
-    let found = match path.symlink_metadata() {
-        Ok(found) => found.file_type(),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return options.write(true).create_new(true).mode(PRIVATE).open(path);
-        }
-        Err(e) => return Err(e),
-    };
-    match () {
-        () if found.is_symlink() => Err(io::Error::other("it is a link: give the name of a file")),
-        () if found.is_file() => {
-            fs::remove_file(path)?;
-            options.write(true).create_new(true).mode(PRIVATE).open(path)
-        }
-        () if found.is_fifo() => open_fifo(path, OFlags::NOFOLLOW),
-        () => options.write(true).open(path),
-    }
+/// The bytes that are not yet in the file, and the offsets at which their packets end.
+struct Buffer<W: Write> {
+    out: W,
+    bytes: Vec<u8>,
+    ends: VecDeque<usize>,
 }
 
-/// Returns the number of the descriptor of this process that the path names, such as `/dev/stdout`, or the path of a shell's `>(program)`.
-/// No other program can put a link there.
-fn descriptor_of(path: &Path) -> Option<RawFd> {
-    let linked = ["/dev/stdout", "/dev/stderr"].iter().any(|name| path == Path::new(name));
-    let path = if linked { fs::read_link(path).ok()? } else { path.to_owned() };
-    let folder = fs::canonicalize(path.parent()?).ok()?;
-    let is_ours = fs::canonicalize("/proc/self/fd").is_ok_and(|ours| ours == folder);
-    path.file_name()?.to_str()?.parse().ok().filter(|_| is_ours)
-}
-
-/// Opens the target of a descriptor of this process. What the target already has is kept. A file keeps the descriptor's offset, so that the
-/// capture and the program's other output do not overwrite each other. A FIFO is opened again, because the descriptor might not block.
-fn open_descriptor(path: &Path, number: RawFd) -> io::Result<File> {
-    let own = File::from(duplicate(number)?);
-    if fcntl_getfl(&own)? & OFlags::ACCMODE == OFlags::RDONLY {
-        return Err(Errno::BADF.into());
-    }
-    match own.metadata()?.file_type().is_fifo() {
-        true => match open_fifo(path, OFlags::empty()) {
-            // The FIFO belongs to another user.
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(own),
-            opened => opened,
-        },
-        false => Ok(own),
-    }
-}
-
-/// Opens a FIFO, for example Wireshark's. Waits only for a while for its reader.
-fn open_fifo(path: &Path, more: OFlags) -> io::Result<File> {
-    let start = Instant::now();
-    loop {
-        let flags = (OFlags::NONBLOCK | more).bits() as i32;
-        match File::options().write(true).custom_flags(flags).open(path) {
-            Err(e) if e.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {}
-            opened => {
-                let file = opened?;
-                fcntl_setfl(&file, OFlags::empty())?;
-                return Ok(file);
+impl<W: Write> Buffer<W> {
+    /// Writes the buffered bytes. If the file takes only a part of them, only the packets that are complete in the file count as written.
+    fn flush(&mut self, shared: &CaptureQueues) -> io::Result<()> {
+        let mut done = 0;
+        let result = loop {
+            match self.out.write(&self.bytes[done..]) {
+                _ if done == self.bytes.len() => break self.out.flush(),
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => done += more,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => break Err(e),
             }
-        }
-        if start.elapsed() >= FOR_A_READER {
-            return Err(io::Error::other("it is a FIFO that nobody reads: start its reader first"));
-        }
-        thread::sleep(PAUSE);
+        };
+        let whole = self.ends.partition_point(|end| *end <= done);
+        shared.written.fetch_add(whole as u64, Ordering::Relaxed);
+        shared.dropped.fetch_add((self.ends.len() - whole) as u64, Ordering::Relaxed);
+        self.bytes.clear();
+        self.ends.clear();
+        result
     }
 }
 
-fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 20, file);
-    let mut result = out.write_all(&file_header());
-    let mut frame = Vec::new();
+fn write_all(shared: &CaptureQueues, out: impl Write) -> io::Result<()> {
+    let mut buffer = Buffer { out, bytes: file_header().to_vec(), ends: VecDeque::new() };
+    let (mut result, mut frame) = (Ok(()), Vec::new());
     loop {
         // Load the stop flag before looking at the queue. Then every packet from before the stop is found.
         let stopping = shared.stopping.load(Ordering::Acquire);
         let mut any = false;
         while let Some(slot) = shared.filled.pop() {
             any = true;
+            let payload = &slot.data[..slot.bytes];
             if result.is_ok() {
-                let payload = &slot.data[..slot.bytes];
-                result = write_packet(&mut out, slot.time_ns, [slot.from, slot.to], payload, &mut frame);
+                result =
+                    write_packet(&mut buffer.bytes, slot.time_ns, [slot.from, slot.to], payload, &mut frame);
             }
-            let counter = if result.is_ok() { &shared.written } else { &shared.dropped };
-            counter.fetch_add(1, Ordering::Relaxed);
+            match result {
+                Ok(()) => buffer.ends.push_back(buffer.bytes.len()),
+                Err(_) => _ = shared.dropped.fetch_add(1, Ordering::Relaxed),
+            }
             let _ = shared.free.push(slot);
+            if result.is_ok() && buffer.bytes.len() >= BUFFER_BYTES {
+                result = buffer.flush(shared);
+            }
         }
         // Write the buffered packets when no packet waits. Another program might be reading the file, and the captured packets should be in
         // the file if this process is killed.
-        if !any && result.is_ok() {
-            result = out.flush();
+        if result.is_ok() && (!any || stopping) {
+            result = buffer.flush(shared);
+        }
+        if let Err(e) = &result {
+            shared.broken.get_or_init(|| e.to_string());
         }
         if stopping {
-            return result.and_then(|()| out.flush());
+            return result;
         }
         if !any {
             thread::sleep(PAUSE);
@@ -420,6 +396,45 @@ mod tests {
         let length = file.read_at(&mut bytes, 0).unwrap();
         assert_eq!(bytes[..length], [&b"before"[..], &file_header(), b"after"].concat());
         assert!(CaptureFile::is_stdout(Path::new("/dev/stdout")) && !CaptureFile::is_stdout(&path));
+    }
+
+    /// A file that takes only some bytes, as on a disk that gets full.
+    struct Narrow(usize, Vec<u8>);
+
+    impl Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let fits = bytes.len().min(self.0 - self.1.len());
+            self.1.extend(&bytes[..fits]);
+            if fits > 0 || bytes.is_empty() { Ok(fits) } else { Err(io::ErrorKind::StorageFull.into()) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// An earlier mistake: a packet counted as written although the file had only a part of it, or nothing.
+    #[test]
+    fn a_packet_counts_only_when_it_is_complete_in_the_file() {
+        let address: SocketAddr = "10.0.0.1:4".parse().unwrap();
+        let frame_bytes = 16 + 28 + 64;
+        for (room, whole) in [(0, 0), (24, 0), (24 + frame_bytes, 1), (24 + 3 * frame_bytes - 1, 2)] {
+            let shared = Arc::new(CaptureQueues::new(64));
+            let tap = Tap { shared: shared.clone() };
+            (0..5).for_each(|n| tap.record(n, address, address, &[7; 64]));
+            shared.stopping.store(true, Ordering::Release);
+            let mut file = Narrow(room, Vec::new());
+            assert!(write_all(&shared, &mut file).is_err());
+            assert_eq!(tap.captured(), Captured { packets: whole, dropped: 5 - whole }, "{room}");
+            assert!(shared.broken.get().is_some());
+            let mut read = 0;
+            if let Ok(mut capture) = Capture::open(&file.1[..], &[]) {
+                while let Ok(Some(_)) = capture.read() {
+                    read += 1;
+                }
+            }
+            assert_eq!(read, whole, "{room}");
+        }
     }
 
     /// An earlier mistake: the descriptor's target was opened again, which the kernel refuses for a socket.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::server::{Account, NoAccount, ServerAddress, addresses};
-use super::{BridgeSpec, HistoryFrom};
+use super::{BridgeSpec, HistoryFrom, SendSpec};
 use crate::private;
 
 /// The sizes of a block, in bytes.
@@ -218,10 +218,12 @@ impl BridgeSpec {
 
     /// Reports fields that have no meaning with an engine.
     fn problems_beside_nats(&self, report: &mut impl FnMut(&'static str, String)) {
-        let send = self.send.as_ref();
+        let (send, alone) = (self.send.as_ref(), SendSpec::default());
         for (field, is_given) in [
             ("line", !self.lines.is_empty()),
             ("role", send.is_some_and(|send| send.claim_bind.is_some() || !send.peers.is_empty())),
+            ("rank", send.is_some_and(|send| send.rank != alone.rank)),
+            ("takeover_ms", send.is_some_and(|send| send.takeover_ms != alone.takeover_ms)),
             ("repair", send.is_some_and(|send| send.repair.is_some())),
             ("state", send.is_some_and(|send| send.state.is_some())),
             ("servers", self.receive.as_ref().is_some_and(|receive| !receive.servers.is_empty())),

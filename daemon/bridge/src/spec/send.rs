@@ -270,6 +270,14 @@ impl BridgeSpec {
         if send.role == SendRole::Only && (!send.peers.is_empty() || send.claim_bind.is_some()) {
             report("role", "only: peers and claim_bind are for role = \"auto\"".to_owned());
         }
+        let alone = SendSpec::default();
+        for (field, is_given) in
+            [("rank", send.rank != alone.rank), ("takeover_ms", send.takeover_ms != alone.takeover_ms)]
+        {
+            if send.role == SendRole::Only && is_given {
+                report(field, "it is for role = \"auto\": give that too, or leave this out".to_owned());
+            }
+        }
         if send.peers.len() > MAX_PEERS {
             report("peers", format!("{} peers: at most {MAX_PEERS}", send.peers.len()));
         }

@@ -99,6 +99,8 @@ fn what_makes_no_sense_is_named_by_its_field() {
     let auto = |text: &str| format!("channel = 'c'\nline = [{{ group = '239.0.0.1:1' }}]\n[send]\n{text}");
     assert_eq!(fields(&auto("role = 'auto'")), ["role"]);
     assert_eq!(fields(&auto("peers = ['10.0.0.2:3']")), ["role"]);
+    assert_eq!(fields(&auto("rank = 1\ntakeover_ms = 20")), ["rank", "takeover_ms"]);
+    assert_eq!(fields(&auto("rank = 0\ntakeover_ms = 15")), [""; 0]);
     let whole = "role = 'auto'\nclaim_bind = '10.0.0.1:3'\npeers = ['10.0.0.2:3']\n";
     assert_eq!(fields(&auto(whole)), [""; 0]);
     assert_eq!(fields(&format!("profile = 'native'\n{}", auto(whole))), [""; 0]);

@@ -168,6 +168,12 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
         match options.clone().connect(&addresses[..]).await {
             // Servers that are far away or busy might need longer than one try.
             Err(e) if e.kind() == ConnectErrorKind::TimedOut && tries < CONNECT_TRIES => {}
+            Err(e) if e.kind() == ConnectErrorKind::Io => {
+                return Err(failed(format!(
+                    "{}: start a server there, or give the address of one",
+                    sentence(&e)
+                )));
+            }
             Err(e) => return Err(failed(sentence(&e))),
             Ok(client) => {
                 link.connected();

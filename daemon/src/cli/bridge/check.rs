@@ -238,6 +238,10 @@ fn look_at_sender(send: &SendSpec, findings: &mut Findings<'_>) {
             Err(e) if e.kind() == ErrorKind::AddrInUse => {
                 findings.note(about, Status::Doubtful, "the port is taken, as by this bridge where it runs");
             }
+            Err(e) if e.kind() == ErrorKind::AddrNotAvailable => {
+                let says = format!("{e}: bind must be an address of this host, and `ip address` lists them");
+                findings.note(about, Status::Fails, says);
+            }
             Err(e) => findings.note(about, Status::Fails, e),
         }
     }

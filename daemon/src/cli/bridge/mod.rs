@@ -1,5 +1,6 @@
 //! `shmcast bridge`: sends a channel to other hosts or receives one, without a daemon. It also shows the state of a daemon's bridges.
 
+mod capture;
 mod check;
 mod engine;
 mod heard;
@@ -16,14 +17,12 @@ use super::MISSED;
 use super::figures::grouped;
 use super::say::note;
 use super::stop::{Interrupted, Stop};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use capture::{CaptureArg, outcome_of};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub(super) use options::ACCOUNT_VARIABLE;
 use options::{Options, Side};
-use shmcast_bridge::pcap::CaptureFile;
-use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::Life;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -87,9 +86,8 @@ struct Common {
     /// Interface of the lines, by name or address. Give one for all lines, or one for each line in their order
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
-    /// Copy every packet to this file, for Wireshark
-    #[arg(long, value_name = "FILE")]
-    pcap: Option<PathBuf>,
+    #[command(flatten)]
+    capture: CaptureArg,
     /// End when the session has ended, and do not wait for the next one
     #[arg(long)]
     until_end: bool,
@@ -110,24 +108,6 @@ impl Common {
     fn left_early(&self, channel: &str, stop: &Stop) -> Result<ExitCode> {
         left_early(channel, self.until_end, stop)
     }
-
-    fn capture(&self, spec: &BridgeSpec) -> Result<Option<CaptureFile>> {
-        let Some(path) = &self.pcap else { return Ok(None) };
-        if self.json && CaptureFile::is_stdout(path) {
-            bail!(
-                "--json prints the counters on stdout, to which --pcap writes the packets: give --pcap a file"
-            );
-        }
-        Ok(Some(CaptureFile::create(path, spec.payload_bytes)?))
-    }
-
-    /// Refuses `--pcap` for a bridge through an engine, which sends no packets of its own.
-    fn refuse_capture(&self) -> Result<()> {
-        match &self.pcap {
-            Some(_) => bail!("--pcap is for lines: what goes through servers is no packet of ours"),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Returns one value for each line. The user can give none, one for all lines, or one for each line.
@@ -143,17 +123,6 @@ fn for_each_line<T: Clone>(option: &str, lines: usize, values: &[T]) -> Result<V
             )
         }
     }
-}
-
-/// Closes the capture, if there is one. Reports how many packets were left out, if there are any.
-fn finish(capture: Option<CaptureFile>) -> Result<()> {
-    let Some(file) = capture else { return Ok(()) };
-    let captured = file.finish().context("write the capture --pcap")?;
-    if captured.dropped > 0 {
-        let (packets, dropped) = (grouped(captured.packets), grouped(captured.dropped));
-        note!("capture: {packets} packets written, {dropped} left out: the disk was too slow");
-    }
-    Ok(())
 }
 
 /// Returns the exit code, which says whether messages were missed. Fails if the bridge failed or a signal came too early.

@@ -72,6 +72,11 @@ impl Options {
         if self.set.iter().any(|setting| setting.table() == "channel") {
             bail!("--set channel: the channel is the first argument");
         }
+        let of_a_bridge = |setting: &&Setting| ["send", "receive"].contains(&setting.table());
+        if let Some(Setting { key, .. }) = self.set.iter().find(of_a_bridge).filter(|_| side == Side::Neither)
+        {
+            bail!("--set {key}: it is for a bridge, and this command runs none: leave it out");
+        }
         draft.set(self.set.iter().filter(|setting| side != Side::Receive || !is_of_channel(setting)));
         let mut spec: BridgeSpec = draft.read()?;
         if let Some(nats) = &mut spec.nats
@@ -228,6 +233,11 @@ mod tests {
     fn a_mistake_is_told_with_its_field() {
         for (set, said) in [
             ("send.linger_ms=x", "send.linger_ms: cannot be string \"x\""),
+            ("send=1", "send: cannot be integer `1`: write a table, or its entries as send.KEY=VALUE"),
+            ("send.from=5", "send.from: cannot be 5: write one of its words: `resume`, `latest`, `oldest`"),
+            ("wait=true", "wait: cannot be true: write one of its words: `"),
+            ("busy_poll_us=1000000000000", "write a whole number from 0 to 4294967295"),
+            ("send.linger_ms=18446744073709551615", "write a whole number from 0 to 9223372036854775807"),
             ("send.lingr_ms=5", "unknown field `lingr_ms`: did you mean `linger_ms`?"),
             ("wait=sometimes", "wait: unknown value `sometimes`"),
             ("receive.gap=block", "receive"),
@@ -239,6 +249,10 @@ mod tests {
             let error = error.unwrap_err().to_string();
             assert!(error.contains(said), "{set}: {error}");
         }
+        let neither = options(&["send.from=oldest"]);
+        let draft = neither.draft("ticks", Side::Neither).unwrap();
+        let error = neither.finish(draft, Side::Neither, &[]).unwrap_err().to_string();
+        assert!(error.contains("--set send.from: it is for a bridge"), "{error}");
         assert!(spec(&["channel=other"]).unwrap_err().to_string().contains("first argument"));
     }
 

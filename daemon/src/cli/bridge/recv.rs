@@ -1,7 +1,7 @@
 //! `shmcast bridge recv`: receives a channel from another host and publishes it here under the same
 //! sequences.
 
-use super::{Alarm, Common, LOOK, Side, Stop, engine, finish, missed, outcome, progress, tell_refusals};
+use super::{Alarm, Common, LOOK, Side, Stop, engine, missed, outcome, outcome_of, progress, tell_refusals};
 use crate::cli::figures::{Ns, grouped};
 use crate::cli::ring::Settings;
 use crate::cli::say::{note, print_json};
@@ -105,12 +105,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let spec = args.spec(&channel)?;
     let publisher = args.publisher(&host, &spec)?;
     if spec.nats().is_some() {
-        args.common.refuse_capture()?;
+        args.common.capture.refuse()?;
         return engine::receive(&spec, publisher, args.common.until_end, args.common.json, &stop);
     }
-    let capture = args.common.capture(&spec)?;
-    let tap = capture.as_ref().map(|capture| capture.tap.clone());
-    let options = IngressOptions { tap, ..IngressOptions::default() };
+    let mut capture = args.common.capture.begin(&spec, args.common.json)?;
+    let options = IngressOptions { tap: capture.tap(), ..IngressOptions::default() };
     let mut ingress = Ingress::start(&spec, publisher, options)?;
     let channel = &args.channel;
     tell_refusals(channel, ingress.life());
@@ -137,6 +136,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         if let Some(trouble) = ingress.trouble().filter(|trouble| troubles.insert(trouble.clone())) {
             progress.suspend(|| note!("{channel}: {trouble}"));
         }
+        capture.look(&progress, channel);
         progress.set_message(so_far(&counters));
         progress.tick();
         missing.look(&progress, counters.host.messages_missing, |more| {
@@ -152,9 +152,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     ingress.join();
     progress.finish_and_clear();
-    finish(capture)?;
+    let captured = capture.finish();
     report(args, &ingress)?;
-    outcome(channel, ingress.life(), ingress.counters().host.messages_missing, interrupted)
+    let missing = ingress.counters().host.messages_missing;
+    outcome_of(captured, outcome(channel, ingress.life(), missing, interrupted))
 }
 
 /// Returns the progress line of the bridge.

@@ -1,7 +1,8 @@
 //! `shmcast bridge send`: sends a local channel to other hosts.
 
+use super::capture::Capture;
 use super::{
-    Alarm, Common, LOOK, Seldom, Side, Stop, engine, finish, gate_lost, outcome, progress, tell_refusals,
+    Alarm, Common, LOOK, Seldom, Side, Stop, engine, gate_lost, outcome, outcome_of, progress, tell_refusals,
 };
 use crate::cli::HostArg;
 use crate::cli::figures::{grouped, size};
@@ -100,7 +101,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     };
     let subscriber = host.subscriber(&spec.channel).role(Role::Bridge).history(history);
     if spec.nats().is_some() {
-        args.common.refuse_capture()?;
+        args.common.capture.refuse()?;
         let options = engine::Sending {
             until_end: args.common.until_end,
             waits: args.wait_channel,
@@ -108,23 +109,23 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         };
         return engine::send(&spec, &subscriber, &options, &mut waiting);
     }
-    let capture = args.common.capture(&spec)?;
-    let tap = || capture.as_ref().map(|capture| capture.tap.clone());
-    let Some(mut egress) = start(args, &spec, &subscriber, tap, &mut waiting)? else {
+    let mut capture = args.common.capture.begin(&spec, args.common.json)?;
+    let Some(mut egress) = start(args, &spec, &subscriber, &capture, &mut waiting)? else {
         return args.common.left_early(&args.channel, &stop);
     };
     let channel = &args.channel;
     tell_refusals(channel, egress.life());
-    let interrupted = watch(args, &egress, &stop);
+    let interrupted = watch(args, &egress, &stop, &mut capture);
     egress.join();
-    finish(capture)?;
+    let captured = capture.finish();
     report(args, &spec, &egress)?;
-    outcome(channel, egress.life(), egress.counters().messages_missed, interrupted)
+    let missed = egress.counters().messages_missed;
+    outcome_of(captured, outcome(channel, egress.life(), missed, interrupted))
 }
 
 /// Shows the bridge's progress until the bridge has ended. With `--until-end`, returns the error for a signal that came before the end of
 /// the session.
-fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
+fn watch(args: &Args, egress: &Egress, stop: &Stop, capture: &mut Capture) -> Option<Interrupted> {
     let channel = &args.channel;
     let progress = progress();
     let (mut missed, mut strangers, mut unproved) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
@@ -176,6 +177,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
             format!("{channel}: refused {more} repairs to receivers that cannot prove their address: see send.repair.trust_allowed")
         });
         troubles.look(&progress, channel, egress);
+        capture.look(&progress, channel);
         gate.look(&progress, counters.gates_lost, |_| gate_lost(channel));
         missed.look(&progress, counters.messages_missed, |more| {
             format!("{channel}: overtaken by the publisher: {} messages were not sent", grouped(more))
@@ -223,7 +225,7 @@ fn start(
     args: &Args,
     spec: &BridgeSpec,
     subscriber: &SubscriberBuilder,
-    tap: impl Fn() -> Option<shmcast_bridge::pcap::Tap>,
+    capture: &Capture,
     waiting: &mut Waiting<'_>,
 ) -> Result<Option<Egress>> {
     let mut is_channel_new = false;
@@ -232,7 +234,7 @@ fn start(
             check_history(&args.channel, dir, subscriber)?;
         }
         let options = EgressOptions {
-            tap: tap(),
+            tap: capture.tap(),
             ends_with_channel: args.common.until_end,
             is_channel_new,
             ..EgressOptions::default()

@@ -6,6 +6,7 @@ use crate::cli::figures::{grouped, size, table};
 use crate::cli::say::{note, print, print_json};
 use anyhow::{Result, bail};
 use serde_json::json;
+use shmcast::hosting::check_channel_name;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_engine::stream::{self, Range, StreamInfo, Verified};
 use std::process::ExitCode;
@@ -77,6 +78,7 @@ struct What {
 
 impl What {
     fn spec(&self) -> Result<BridgeSpec> {
+        check_channel_name(&self.channel)?;
         let draft = self.options.draft(&self.channel, Side::Neither)?;
         let spec = self.options.finish(draft, Side::Neither, &self.servers)?;
         if spec.nats().is_none() {
