@@ -404,12 +404,15 @@ impl<'a> Verify<'a> {
                     in_file.payload_bytes += payload.len() as u64;
                     self.found.messages += u64::from(!is_beyond);
                 }
-                RecordBody::Control(JournalControl::Loss(loss)) if !is_beyond => self.found.lose(loss),
                 RecordBody::Control(JournalControl::Source { ring, .. }) if ring != file.header.ring.uuid => {
                     let what = "a source record of another ring than the header of its file names";
                     self.found.damage(file, offset, 0, what);
                 }
-                RecordBody::Control(_) => {}
+                RecordBody::Control(control) => {
+                    if let Some(loss) = control.missing().filter(|_| !is_beyond) {
+                        self.found.lose(loss);
+                    }
+                }
             }
             in_file.due = records.due();
             if !is_beyond {

@@ -34,6 +34,23 @@ pub enum Entry<'a> {
     },
 }
 
+impl Entry<'_> {
+    /// The sequences that the journal does not have: a loss, or a gap of the ring, whose cause is [`Cause::Gap`].
+    ///
+    /// ```
+    /// use shmcast::journal::{Cause, Entry, Loss};
+    /// let loss = Loss { from: 8, to: 12, cause: Cause::Overrun };
+    /// assert_eq!(Entry::Lost(loss).missing(), Some(loss));
+    /// ```
+    pub const fn missing(&self) -> Option<Loss> {
+        match self {
+            Self::Message(_) => None,
+            Self::Lost(loss) => Some(*loss),
+            Self::Control { control, .. } => control.missing(),
+        }
+    }
+}
+
 /// Reads a journal in order. It returns each sequence once, in a message, a gap or a loss.
 ///
 /// The reader uses `pread` and reads 1 MiB ahead. It allocates 1 MiB, or the size of the largest frame of the files if this is more (32 MiB

@@ -134,15 +134,12 @@ fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
                     break;
                 }
             }
-            Entry::Lost(loss) => {
-                block.lose(loss.to.saturating_add(1));
-                break;
+            entry => {
+                if let Some(loss) = entry.missing() {
+                    block.lose(loss.to.saturating_add(1));
+                    break;
+                }
             }
-            Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { to, .. }), .. } => {
-                block.lose(to.saturating_add(1));
-                break;
-            }
-            _ => {}
         }
     }
     Ok(Fetched::Block(block))

@@ -16,7 +16,8 @@ const DAMAGE: u8 = 4;
 const MOST_SAID: usize = 20;
 
 /// The causes for which messages are missing.
-const LOSSES: [Cause; 5] = [Cause::Overrun, Cause::Unrecorded, Cause::Torn, Cause::Damaged, Cause::Cut];
+const LOSSES: [Cause; 6] =
+    [Cause::Overrun, Cause::Unrecorded, Cause::Torn, Cause::Damaged, Cause::Cut, Cause::Gap];
 
 const EXAMPLE: &str = "\
 Example: shmcast journal verify /var/lib/shmcast/ticks --json
@@ -104,6 +105,10 @@ fn say(args: &Args, verified: &Verified) {
         let count = grouped(loss.to - loss.from + 1);
         if loss.cause == Cause::Reserve {
             note!("{} to {} ({count} sequences) are skipped: a reserve", loss.from, loss.to);
+            continue;
+        }
+        if loss.cause == Cause::Gap {
+            note!("{} to {} ({count} messages) never reached this host: a gap", loss.from, loss.to);
             continue;
         }
         note!("{} to {} ({count} messages) are missing: {}", loss.from, loss.to, loss.cause.name());
