@@ -2,8 +2,7 @@
 //! After each answer, the disk thread sends a byte through a socket (the bell), on which the repair thread sleeps.
 
 use shmcast::ChannelJournal;
-use shmcast::journal::format::ControlRecord;
-use shmcast::journal::{Entry, JournalControl, JournalError, Reader};
+use shmcast::journal::{Entry, JournalError, Reader};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
