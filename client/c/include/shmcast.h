@@ -242,7 +242,7 @@ typedef struct shmcast_subscriber shmcast_subscriber;
  * starts or seeks before everything in the ring. SHMCAST_LIVE says that it has caught up and reads the ring again.
  *
  * A daemon keeps the journals of its channels. For a channel that is a file, the environment variable SHMCAST_JOURNALS names a directory,
- * and the journal is the subdirectory with the channel's name. Root, this user or the channel's owner must own this subdirectory. The
+ * which must exist, and the journal is the subdirectory with the channel's name. Root, this user or the channel's owner must own this subdirectory. The
  * option `journal` names another directory, or none. Reading a journal allocates some MiB, makes system calls, and can wait for a disk. */
 
 /* The place where a subscriber begins. */

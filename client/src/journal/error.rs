@@ -29,8 +29,7 @@ pub enum JournalError {
     },
     /// Files of a journal lie directly in the journal's directory, and not in the folder of their stream.
     #[error(
-        "{}: files of a journal lie in the directory itself, and each stream has a folder there: {}",
-        path.display(), moving(path, *stream)
+        "{}: {}", path.display(), moving(path, *stream)
     )]
     Flat {
         /// The directory.
@@ -143,13 +142,19 @@ pub enum JournalError {
     Channel(#[from] ChannelError),
 }
 
-/// Explains how to move files in the directory to a folder of their stream.
+/// Explains what to give instead of the folder of one stream, or how to move files in a directory to a folder of their stream.
 fn moving(path: &Path, stream: Option<StreamId>) -> String {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let is_named = |stream: StreamId| whole.file_name().is_some_and(|name| *name == *stream.to_string());
+    if let (true, Some(above)) = (stream.is_some_and(is_named), whole.parent()) {
+        return format!("this is the folder of one stream: give its directory, {}", above.display());
+    }
     let path = path.display();
-    match stream {
+    let advice = match stream {
         Some(stream) => format!("make it with `mkdir {path}/{stream} && mv {path}/*.smj* {path}/{stream}/`"),
         None => format!("move them away, with `mv {path}/*.smj*`"),
-    }
+    };
+    format!("files of a journal lie in the directory itself, and each stream has a folder there: {advice}")
 }
 
 impl JournalError {

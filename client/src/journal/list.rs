@@ -225,9 +225,10 @@ impl Journal {
         self.named.or_else(|| self.files.first().map(|file| file.header.stream))
     }
 
-    /// The number of the last file; 0 if there is no file.
+    /// The number of the last file, usable or not; 0 if there is no file.
     pub(super) fn newest_number(&self) -> u64 {
-        self.files.last().map_or(0, |file| file.header.file)
+        let unusable = self.problems.iter().filter_map(|problem| parse_file_name(&problem.name)).max();
+        self.files.last().map(|file| file.header.file).max(unusable).unwrap_or(0)
     }
 
     /// The wall clock when the last file was begun; 0 if there is no file.

@@ -2,9 +2,10 @@
 
 use super::JournalError;
 use super::cursor::Cursor;
+use super::entry::Entry;
 use super::files::{Files, Picked, Wanted};
 use super::list::{Journal, Opened};
-use super::reader::{Entry, Reader};
+use super::reader::Reader;
 use shmcast_layout::journal::{
     Codec, FrameFlags, FrameKind, IndexEntry, JournalControl, RecordBody, Records,
 };

@@ -28,6 +28,7 @@
 
 mod cursor;
 mod ending;
+mod entry;
 mod error;
 mod files;
 mod header;
@@ -38,19 +39,22 @@ mod reader;
 mod reserve;
 mod spare;
 mod streams;
+mod verified;
 mod verify;
 mod window;
 
 pub use ending::{Ending, create};
+pub use entry::Entry;
 pub use error::JournalError;
 pub use files::{Lent, Wanted};
 pub use header::{header_of, ring_identity, salt};
 pub use list::{FileInfo, Journal, JournalLock, Problem, take_lock};
-pub use reader::{Entry, Reader};
+pub use reader::Reader;
 pub use shmcast_layout::journal as format;
 pub use shmcast_layout::journal::{Cause, JournalControl, Loss};
 pub use streams::{Streams, folder_of};
-pub use verify::{Damage, Verdict, Verified, Verify};
+pub use verified::{Damage, Verdict, Verified};
+pub use verify::Verify;
 
 pub(crate) use ending::create_for;
 pub(crate) use files::{Files, PATIENCE_FOR_DAEMON};

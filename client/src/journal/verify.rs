@@ -2,6 +2,7 @@
 
 use super::cursor::{Cursor, Fault, Step};
 use super::list::{FileInfo, Headless, Journal, Opened};
+use super::verified::{Damage, MOST_LISTED, Verified};
 use super::{Cause, JournalControl, JournalError, Loss};
 use shmcast_layout::fault;
 use shmcast_layout::journal::{
@@ -9,114 +10,6 @@ use shmcast_layout::journal::{
     Trailer,
 };
 use std::sync::Arc;
-
-/// Greatest number of losses, and of damages, that are listed. All others are only counted.
-const MOST_LISTED: usize = 10_000;
-
-/// The result of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing is missing or damaged.
-    Whole,
-    /// Sequences are missing, and the journal itself reports each of them as lost.
-    Losses,
-    /// A file is damaged.
-    Damaged,
-}
-
-/// One fault of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damage {
-    /// The file's name.
-    pub file: String,
-    /// Byte offset.
-    pub offset: u64,
-    /// Number of bytes up to the next valid frame; 0 if it is unknown.
-    pub bytes: u64,
-    /// The fault.
-    pub what: String,
-}
-
-/// The findings of a check so far.
-#[derive(Debug, Clone, Default)]
-pub struct Verified {
-    /// Files that were checked.
-    pub files: u64,
-    /// Whole frames.
-    pub frames: u64,
-    /// Messages in the frames.
-    pub messages: u64,
-    /// Bytes that were checked.
-    pub bytes: u64,
-    /// The first sequence, and the sequence due at the end.
-    pub sequences: Option<(u64, u64)>,
-    /// Sequences that are missing, in order.
-    pub losses: Vec<Loss>,
-    /// The damages that were found.
-    pub damages: Vec<Damage>,
-    /// The number of losses that are only counted, and not listed, because there are too many.
-    pub losses_not_listed: u64,
-    /// The number of damages that are only counted, and not listed, because there are too many.
-    pub damages_not_listed: u64,
-    /// The number of missing messages for each cause.
-    lost: Vec<(Cause, u64)>,
-}
-
-impl Verified {
-    /// The result for the whole journal.
-    ///
-    /// ```
-    /// use shmcast::journal::{Verdict, Verified};
-    /// assert_eq!(Verified::default().verdict(), Verdict::Whole);
-    /// ```
-    pub fn verdict(&self) -> Verdict {
-        match (self.damages.is_empty() && self.damages_not_listed == 0, self.losses.is_empty()) {
-            (false, _) => Verdict::Damaged,
-            (true, false) => Verdict::Losses,
-            (true, true) => Verdict::Whole,
-        }
-    }
-
-    /// Number of messages that are missing for this cause.
-    ///
-    /// ```
-    /// use shmcast::journal::{Cause, Verified};
-    /// assert_eq!(Verified::default().lost(Cause::Overrun), 0);
-    /// ```
-    pub fn lost(&self, cause: Cause) -> u64 {
-        self.lost.iter().find(|(of, _)| *of == cause).map_or(0, |(_, lost)| *lost)
-    }
-
-    /// Returns the number of missing messages for a cause, to change it.
-    fn lost_mut(&mut self, cause: Cause) -> &mut u64 {
-        let at = self.lost.iter().position(|(of, _)| *of == cause).unwrap_or_else(|| {
-            self.lost.push((cause, 0));
-            self.lost.len() - 1
-        });
-        &mut self.lost[at].1
-    }
-
-    fn lose(&mut self, loss: Loss) {
-        *self.lost_mut(loss.cause) += loss.to - loss.from + 1;
-        if self.losses.len() < MOST_LISTED {
-            self.losses.push(loss);
-        } else {
-            self.losses_not_listed += 1;
-        }
-    }
-
-    fn damage(&mut self, file: &FileInfo, offset: u64, bytes: u64, what: impl Into<String>) {
-        self.add(Damage { file: file.name.clone(), offset, bytes, what: what.into() });
-    }
-
-    fn add(&mut self, damage: Damage) {
-        if self.damages.len() < MOST_LISTED {
-            self.damages.push(damage);
-        } else {
-            self.damages_not_listed += 1;
-        }
-    }
-}
 
 /// A check of a journal, file by file.
 ///
@@ -136,6 +29,8 @@ pub struct Verify<'a> {
     due: Option<u64>,
     /// Number, salt and chain of the previous file. `None` if the header of the next file need not match them.
     before: Option<(u64, u64, u32)>,
+    /// Name and end of the previous file, if it has no trailer.
+    unsealed: Option<(String, u64)>,
     /// The greatest sequence that some frame reports as durable.
     durable: u64,
     /// Faults that count as damage only if their bytes had been synced to the disk. Later files show whether the bytes had been synced.
@@ -145,6 +40,8 @@ pub struct Verify<'a> {
 /// A fault that has one of two causes: the disk damaged the bytes, or a power cut came before the bytes were synced.
 #[derive(Debug)]
 struct Undecided {
+    /// Whether the whole file cannot be used.
+    is_file: bool,
     /// The next sequence at the fault. The fault is damage if this sequence had been synced to the disk.
     due: u64,
     damage: Damage,
@@ -180,6 +77,7 @@ impl<'a> Verify<'a> {
             found: Verified::default(),
             due: None,
             before: None,
+            unsealed: None,
             durable: 0,
             undecided: Vec::new(),
         }
@@ -203,7 +101,7 @@ impl<'a> Verify<'a> {
             match self.journal.headless(&problem.name) {
                 Some(Headless { first, durable, limit }) if limit.is_none_or(|limit| first < limit) => {
                     self.durable = self.durable.max(durable);
-                    self.decide_later(first, damage);
+                    self.postpone(Undecided { is_file: true, due: first, damage });
                 }
                 Some(_) => {} // later files have its messages
                 None => self.found.add(damage),
@@ -217,6 +115,7 @@ impl<'a> Verify<'a> {
             } else if last.is_some_and(|last| self.is_removed(last)) {
                 // Retention removes the oldest files first, and has overtaken the check. So the check begins anew.
                 (self.found, self.due, self.before, last) = (of_problems.0.clone(), None, None, None);
+                self.unsealed = None;
                 self.undecided.truncate(of_problems.1);
             }
         }
@@ -226,9 +125,13 @@ impl<'a> Verify<'a> {
 
     /// Decides which faults are damage. A fault in bytes that were never synced to the disk is no damage.
     fn decide(&mut self) {
-        for Undecided { due, damage } in std::mem::take(&mut self.undecided) {
+        for Undecided { is_file, due, damage } in std::mem::take(&mut self.undecided) {
             if self.durable >= due {
                 self.found.add(damage);
+                continue;
+            }
+            if is_file {
+                self.found.unused.push(damage);
                 continue;
             }
             let is_here = |loss: &&mut Loss| loss.from == due && loss.cause == Cause::Damaged;
@@ -242,8 +145,12 @@ impl<'a> Verify<'a> {
     }
 
     fn decide_later(&mut self, due: u64, damage: Damage) {
+        self.postpone(Undecided { is_file: false, due, damage });
+    }
+
+    fn postpone(&mut self, undecided: Undecided) {
         if self.undecided.len() < MOST_LISTED {
-            self.undecided.push(Undecided { due, damage });
+            self.undecided.push(undecided);
         } else {
             self.found.damages_not_listed += 1;
         }
@@ -270,8 +177,7 @@ impl<'a> Verify<'a> {
         let begin = limit.map_or(header.sequence, |limit| limit.min(header.sequence));
         if begin > *first {
             let loss = Loss { from: *first, to: begin - 1, cause: Cause::Damaged };
-            let what = format!("{} to {} are in no file before it", loss.from, loss.to);
-            let damage = Damage { file: file.name.clone(), offset: 0, bytes: 0, what };
+            let damage = self.absent_before(file, loss);
             self.decide_later(loss.from, damage);
             self.found.lose(loss);
         }
@@ -293,9 +199,24 @@ impl<'a> Verify<'a> {
         self.end(file, bytes, trailer, &in_file, limit);
         let footer = in_file.footer.filter(|(_, footer, _)| !footer.is_mended);
         self.before = footer.map(|(_, _, head)| (header.file, header.salt, head.crc()));
+        self.unsealed = trailer.is_none().then(|| (file.name.clone(), cursor.offset()));
         self.found.files += 1;
         self.found.bytes += bytes.saturating_sub(cursor.offset()).min(4096 * 2);
         Ok(true)
+    }
+
+    /// The damage that explains a loss between `file` and the file before it. A file without a trailer has lost its own end.
+    fn absent_before(&self, file: &FileInfo, Loss { from, to, .. }: Loss) -> Damage {
+        match &self.unsealed {
+            Some((name, end)) => {
+                let what = format!("it ends without a trailer, and {from} to {to} are in no file behind it");
+                Damage { file: name.clone(), offset: *end, bytes: 0, what }
+            }
+            None => {
+                let what = format!("{from} to {to} are in no file before it");
+                Damage { file: file.name.clone(), offset: 0, bytes: 0, what }
+            }
+        }
     }
 
     fn frames(
@@ -404,12 +325,15 @@ impl<'a> Verify<'a> {
                     in_file.payload_bytes += payload.len() as u64;
                     self.found.messages += u64::from(!is_beyond);
                 }
-                RecordBody::Control(JournalControl::Loss(loss)) if !is_beyond => self.found.lose(loss),
                 RecordBody::Control(JournalControl::Source { ring, .. }) if ring != file.header.ring.uuid => {
                     let what = "a source record of another ring than the header of its file names";
                     self.found.damage(file, offset, 0, what);
                 }
-                RecordBody::Control(_) => {}
+                RecordBody::Control(control) => {
+                    if let Some(loss) = control.missing().filter(|_| !is_beyond) {
+                        self.found.lose(loss);
+                    }
+                }
             }
             in_file.due = records.due();
             if !is_beyond {

@@ -5,12 +5,13 @@ use crate::journal::{Files, Journal, JournalError, PATIENCE_FOR_DAEMON, Reader};
 use crate::wait::Wait;
 use shmcast_layout::layout::record::ControlRecord;
 use shmcast_layout::layout::stream::StreamId;
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Environment variable with the path of a directory. The directory has journals of those channels that are files. The journal of channel
 /// `ticks` is the subdirectory `ticks`.
-pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
+const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 
 /// If the recorder makes no progress for this time, the caller gets an error.
 pub(super) const STALL: Duration = Duration::from_secs(2);
@@ -26,7 +27,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[non_exhaustive]
 pub enum History {
     /// The journal that the channel's daemon keeps. If the channel is a file and `$SHMCAST_JOURNALS` is set, the journal is a subdirectory
-    /// of the directory that this variable names. The subdirectory has the channel's name. Root, this user or the channel's owner must own
+    /// of the directory that this variable names. This directory must exist, and the subdirectory can be absent. The subdirectory has the channel's name. Root, this user or the channel's owner must own
     /// the journal's directory.
     #[default]
     Auto,
@@ -169,6 +170,29 @@ impl Origin {
     /// Makes the origin of a directory that this user gave.
     pub(super) const fn named(path: PathBuf, must_exist: bool) -> Self {
         Self::Directory { path, owners: None, must_exist }
+    }
+
+    /// The journal of the channel `name` in the directory that the environment names; `None` if the environment names none. Users whose
+    /// files are trusted are root, this user and `owner`.
+    ///
+    /// # Errors
+    /// [`JournalError::Os`] if the named directory does not exist. The journal in it can be absent.
+    pub(super) fn of_environment(name: &str, owner: u32) -> Result<Option<Self>, JournalError> {
+        let Some(dir) = std::env::var_os(JOURNALS_VARIABLE).filter(|dir| !dir.is_empty()) else {
+            return Ok(None);
+        };
+        let dir = PathBuf::from(dir);
+        let is_dir = std::fs::metadata(&dir).map(|found| found.is_dir());
+        let found = is_dir.and_then(|is| if is { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) });
+        if let Err(source) = found {
+            return Err(JournalError::Os {
+                what: "open the directory of SHMCAST_JOURNALS,",
+                path: dir,
+                source,
+            });
+        }
+        let trusted = vec![0, nix::unistd::geteuid().as_raw(), owner];
+        Ok(Some(Self::Directory { path: dir.join(name), owners: Some(trusted), must_exist: false }))
     }
 
     /// Refuses a directory that must exist and cannot be read. The directory can still be empty.

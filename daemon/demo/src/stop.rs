@@ -1,8 +1,8 @@
-//! Ctrl-C and SIGTERM. A verb checks whether a signal has arrived. If the signal prevents the verb from finishing its task, the verb
+//! Ctrl-C, SIGTERM and the end of the terminal (SIGHUP). A verb checks whether a signal has arrived. If the signal prevents the verb from finishing its task, the verb
 //! reports this.
 
 use anyhow::Result;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag::{register_conditional_default, register_usize};
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,15 @@ pub fn survive_file_size_limit() -> std::io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
-/// A flag that the first Ctrl-C or SIGTERM sets. A second signal ends the process immediately.
+/// Whether the process ignores a signal, as a program under `nohup` ignores SIGHUP.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+/// A flag that the first Ctrl-C, SIGTERM or SIGHUP sets. A later Ctrl-C or SIGTERM ends the process immediately.
 #[derive(Debug)]
 pub struct Stop {
     /// The last signal; 0 before the first one.
@@ -26,12 +34,17 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Handles Ctrl-C and SIGTERM from now on.
+    /// Handles Ctrl-C and SIGTERM from now on, and SIGHUP unless the process ignores it.
     ///
     /// # Errors
     /// The system refuses a handler.
     pub fn listen() -> Result<Self> {
         let (came, signal) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        if !is_ignored(SIGHUP) {
+            // A closed terminal can send this signal twice, so a second one does not end the process.
+            register_usize(SIGHUP, signal.clone(), SIGHUP.unsigned_abs() as usize)?;
+            signal_hook::flag::register(SIGHUP, came.clone())?;
+        }
         for number in [SIGINT, SIGTERM] {
             // The order of these calls matters. From the moment at which a signal no longer ends the process, `signal` must note it. The
             // second handler must find `came` false at the first signal, so the handler that sets `came` comes last.
@@ -74,7 +87,7 @@ impl Stop {
     }
 }
 
-/// An error that becomes exit code 128 + signal, as in shells: 130 after Ctrl-C, 143 after SIGTERM.
+/// An error that becomes exit code 128 + signal, as in shells: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 #[derive(Debug)]
 pub struct Interrupted {
     signal: usize,
@@ -82,7 +95,7 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    /// The exit code: 130 after Ctrl-C, 143 after SIGTERM.
+    /// The exit code: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.signal).unwrap_or(u8::MAX)

@@ -364,6 +364,10 @@ impl KeptBoard {
 /// sequences in skipped reserves.
 fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, [u64; 2], [u64; 2])> {
     let journal = Journal::open(dir)?;
+    if journal.files().is_empty() {
+        let folder = journal.path().display();
+        bail!("no file in {folder} can be used: see `shmcast journal verify {folder}`");
+    }
     let mut reader = journal.read_from(1)?;
     let first = reader.due();
     let mut board = KeptBoard { spec, keys: BTreeMap::new() };

@@ -69,9 +69,9 @@ const MISSED: u8 = 3;
 #[command(name = "shmcast", version, arg_required_else_help = true, max_term_width = 110)]
 #[command(after_help = "Example: shmcast demo --readers 50\n\n\
     Exit codes: 0 success, 1 error, 2 wrong usage, 3 messages were missed, 4 a journal is damaged;\n\
-    130 (Ctrl-C) or 143 (SIGTERM) if it came before the work was done. Verbs without an end of\n\
-    their own are ended by Ctrl-C: it is no failure of theirs. If the reader of a pipe leaves, the\n\
-    command ends with 0.")]
+    130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP) if it came before the work was done. Verbs without\n\
+    an end of their own are ended by Ctrl-C: it is no failure of theirs. If the reader of a pipe\n\
+    leaves, the command ends with 0.")]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,

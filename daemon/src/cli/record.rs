@@ -35,8 +35,8 @@ Example: shmcast record ticks --to /var/tmp/ticks --sync 10ms
 
 Everything in the ring and everything published from now on goes into files of DIR.
 Ctrl-C and SIGTERM seal the file and end it. Run again, it goes on where the journal
-ends. A channel that begins anew is another stream, and goes into another folder of DIR. What is missing is named in the journal: what the ring had lost by then, and
-what came too fast for the disk.
+ends. A channel that begins anew is another stream, and goes into another folder of DIR. What is missing is named in the journal: what the ring had lost by then,
+what came too fast for the disk, and what never reached this host.
 
 What survives a power cut is set by --sync. 10ms, or any interval: everything up to
 `durable`, which trails by that long and one sync. each: the same, trailing by one
@@ -279,6 +279,8 @@ struct Sums {
     bytes: u64,
     overrun: u64,
     missing: u64,
+    /// The part of `missing` that never reached this host.
+    gaps: u64,
     /// Messages that could not be written to the disk.
     unrecorded: u64,
     /// The progress of the last stream.
@@ -292,7 +294,8 @@ impl Sums {
         self.messages += progress.messages;
         self.bytes += progress.bytes;
         self.overrun += progress.overrun;
-        self.missing += progress.missing;
+        self.missing += progress.missing + progress.gaps;
+        self.gaps += progress.gaps;
         self.last = Some(progress);
     }
 
@@ -325,6 +328,9 @@ impl Sums {
         note!("{channel}: {messages} messages{of}{up_to} in {bytes}");
         if self.overrun > 0 {
             note!("{channel}: {} messages came too fast and are missing", grouped(self.overrun));
+        }
+        if self.gaps > 0 {
+            note!("{channel}: {} messages never reached this host", grouped(self.gaps));
         }
         Ok(())
     }

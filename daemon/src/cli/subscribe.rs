@@ -17,7 +17,7 @@ use shmcast::{
     EndWatch, Event, History, Message, RecvError, Resume, Start, State, Subscriber, SubscriberBuilder, Wait,
 };
 use std::ffi::CString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -267,14 +267,14 @@ fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCod
 fn attach(args: &Args, from: Start, stop: &Stop) -> Result<Option<(Host, Subscriber)>> {
     let wanted = Wanted { host: &args.host, channel: &args.channel, waits: args.wait_channel, stop };
     let opened = wanted.open(|host, channel| builder_of(args, from, host, channel))?;
-    if let Some((_, subscriber)) = &opened {
+    if let Some((host, subscriber)) = &opened {
         if let Some(why) = subscriber.page_refused() {
             note!(
                 "{}: no reader page ({why}): received all the same; tools and `rm` do not see this reader",
                 args.channel
             );
         }
-        tell_no_journal(args, subscriber);
+        tell_no_journal(args, host, subscriber);
     }
     Ok(opened)
 }
@@ -286,13 +286,25 @@ fn tell_stalled(channel: &str, sequence: u64) {
     );
 }
 
-/// If the user gave a directory of a journal and a place in the past, and the directory has no journal of the channel's stream, reports
-/// where the reader begins.
-fn tell_no_journal(args: &Args, subscriber: &Subscriber) {
-    let Some(dir) = args.history.as_ref().filter(|dir| dir.as_os_str() != "none") else { return };
+/// If the user or the environment gave a directory of a journal and the user gave a place in the past, and the directory has no journal of
+/// the channel's stream, reports where the reader begins.
+fn tell_no_journal(args: &Args, host: &Host, subscriber: &Subscriber) {
+    let dir = match (&args.history, host) {
+        (Some(none), _) if none.as_os_str() == "none" => None,
+        (Some(dir), _) => Some(dir.clone()),
+        (None, Host::Directory(_)) => std::env::var_os("SHMCAST_JOURNALS")
+            .filter(|dir| !dir.is_empty())
+            .map(|dir| PathBuf::from(dir).join(&args.channel)),
+        (None, Host::Daemon(_)) => None,
+    };
+    let Some(dir) = dir else { return };
     let is_past = !matches!(args.from, Start::Latest | Start::Board);
-    let found = Journal::open_stream(dir, subscriber.header().stream);
-    if is_past && matches!(found, Err(JournalError::Empty { .. } | JournalError::OtherStream { .. })) {
+    let is_none = match Journal::open_stream(&dir, subscriber.header().stream) {
+        Err(JournalError::Empty { .. } | JournalError::OtherStream { .. }) => true,
+        Err(JournalError::Os { source, .. }) => source.kind() == io::ErrorKind::NotFound,
+        _ => false,
+    };
+    if is_past && is_none {
         let (dir, next) = (dir.display(), subscriber.next_sequence());
         note!("{}: {dir} has no journal of this stream: begins at {next}", args.channel);
     }

@@ -1,13 +1,19 @@
 //! `shmcast journal`: the verbs that read, on the golden journal and on damaged copies of it.
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use shmcast::journal::format::{Cause, FileHeader};
 use shmcast::journal::{Loss, header_of};
 use shmcast::{Message, Publisher};
 use shmcast_journal::Cut;
-use shmcast_testkit::command::{Host, golden, text};
+use shmcast_testkit::Process;
+use shmcast_testkit::command::{Host, end, golden, lines, recorded, text};
+use shmcast_testkit::journal::folder;
+use shmcast_testkit::place::program;
 use std::fs;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const FIRST: &str = "0000000001-00000000000000000001.smj";
 
@@ -158,4 +164,184 @@ fn a_check_says_how_many_losses_the_json_lists_and_how_many_are_only_counted() {
     assert_eq!(count(" more, which are only counted"), Some(LOSSES - listed), "{said}");
     assert_eq!(report["losses_not_listed"], LOSSES - listed);
     assert_eq!(report["damages_not_listed"], 0);
+}
+
+/// A dump that a signal ends says how far it came, and its exit code names the signal.
+#[test]
+fn a_dump_that_is_interrupted_says_how_far_it_came() {
+    let host = Host::new();
+    let input = host.file("input", &lines(60_000));
+    let journal = recorded(&host, &format!("--input {}", input.display()));
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130), (Signal::SIGHUP, 129)] {
+        let mut child = host.start(&format!("journal dump {journal}"));
+        // The pipe holds little of the output, so the dump cannot end before the signal.
+        child.child().stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child.signal(signal);
+        let (ended, said) = end(child);
+        assert_eq!(ended, code, "{said}");
+        assert!(said.contains("INTERRUPTED, dumped up to sequence "), "{said}");
+    }
+}
+
+/// A program that ignores SIGHUP, as under `nohup`, goes on ignoring it.
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let host = Host::new();
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" pub t --capacity 64KiB --wait-readers 1"]);
+    command
+        .arg(program("shmcast"))
+        .stdin(std::process::Stdio::null())
+        .env("SHMCAST_DIR", host.dir.path().join("channels"));
+    let child = Process::start(&mut command);
+    child.wait_until_it_handles(Signal::SIGTERM);
+    assert!(!child.handles(Signal::SIGHUP));
+    child.kill();
+}
+
+/// A gap of the ring is missing in every verb, as a loss is.
+#[test]
+fn a_gap_of_the_ring_is_missing_in_every_verb() {
+    let host = Host::new();
+    let [journal, cut, joined] = ["gap", "cut", "joined"].map(|name| host.dir.path().join(name));
+    let builder = Publisher::builder("ticks").dir(host.dir.path().join("channels")).capacity(1 << 20);
+    let mut publisher = builder.open().unwrap();
+    publisher.publish(b"one").unwrap();
+    publisher.gap(100).unwrap();
+    publisher.publish(b"a hundred and one").unwrap();
+    publisher.close();
+    let record = host.run(&format!("record ticks --to {} --until-end --json", journal.display()));
+    let sums: Value = serde_json::from_slice(&record.stdout).unwrap();
+    assert_eq!((record.status.code(), &sums["missing"]), (Some(3), &json!(99)), "{sums}");
+    let gap = json!({"from": 2, "to": 100, "cause": "gap"});
+    let verbs = [
+        format!("journal cut {} {} --json", journal.display(), cut.display()),
+        format!("journal join {} {} --json", joined.display(), journal.display()),
+        format!("journal export {} {} --json", journal.display(), host.dir.path().join("pcap").display()),
+        format!("replay {} --into again --speed max --json", journal.display()),
+    ];
+    for verb in verbs {
+        let output = host.run(&verb);
+        let sums: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((output.status.code(), &sums["missing"]), (Some(3), &json!(99)), "{verb}: {sums}");
+    }
+    for made in [&journal, &cut, &joined] {
+        let made = made.display();
+        let output = host.run(&format!("journal verify {made} --json"));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((output.status.code(), &report["verdict"]), (Some(3), &json!("losses")), "{report}");
+        assert_eq!(report["losses"], json!([gap]));
+        let said = text(&host.run(&format!("journal verify {made}")).stderr);
+        assert!(said.contains("2 to 100 (99 messages) never reached this host"), "{said}");
+        let dump = host.run(&format!("journal dump {made}"));
+        assert_eq!(dump.status.code(), Some(3));
+        assert!(text(&dump.stdout).contains(r#""event":"lost""#), "{}", text(&dump.stdout));
+    }
+}
+
+/// The only file in the folder of a stream.
+fn only_file(folder: &Path) -> PathBuf {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.into_iter().find(|path| path.extension().is_some_and(|it| it == "smj")).unwrap()
+}
+
+/// The newest stream's only file has a damaged header. No verb takes the older stream instead.
+#[test]
+fn a_newest_stream_that_cannot_be_read_is_not_replaced_by_an_older_one() {
+    let host = Host::new();
+    let dir = host.dir.path().join("journal");
+    let shown = dir.display();
+    let input = host.file("input", b"1\n2\n");
+    for _ in 0..2 {
+        assert!(
+            host.run(&format!("pub ticks --capacity 64KiB --input {}", input.display())).status.success()
+        );
+        assert!(host.run(&format!("record ticks --to {shown} --until-end")).status.success());
+        assert!(host.run("rm ticks").status.success());
+    }
+    let newest = folder(&dir);
+    let mut bytes = fs::read(only_file(&newest)).unwrap();
+    bytes[..4].fill(b'X');
+    fs::write(only_file(&newest), bytes).unwrap();
+    let name = newest.file_name().unwrap().to_str().unwrap();
+    for verb in [
+        format!("journal dump {shown}"),
+        format!("journal cut {shown} {}", host.dir.path().join("cut").display()),
+        format!("journal export {shown} {}", host.dir.path().join("pcap").display()),
+        format!("journal stat {shown}"),
+        format!("journal hold {shown} audit"),
+        format!("replay {shown} --into again --speed max"),
+    ] {
+        let output = host.run(&verb);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(name), "{verb}: {said}");
+        assert_eq!(text(&output.stdout), "", "{verb}");
+    }
+    for dir in [&dir, &newest] {
+        let output = host.run(&format!("journal verify {}", dir.display()));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert!(said.contains("DAMAGED") && said.contains("file header"), "{said}");
+    }
+    // The other stream is sound, and a command that names its folder reads it.
+    let streams = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    let older = streams.into_iter().find(|path| path.is_dir() && *path != newest).unwrap();
+    assert!(host.run(&format!("journal dump {}", older.display())).status.success());
+    let verify = host.run(&format!("journal verify {}", older.display()));
+    assert!(verify.status.success(), "{}", text(&verify.stderr));
+}
+
+/// A file in the middle has lost its end. The check names this file, and not the next one.
+#[test]
+fn a_truncated_file_is_blamed_itself() {
+    let host = Host::new();
+    let input = host.file("input", &lines(20_000));
+    assert!(host.run(&format!("pub ticks --capacity 32MiB --input {}", input.display())).status.success());
+    let dir = host.dir.path().join("journal");
+    let record = host.run(&format!("record ticks --to {} --set file=1MiB --until-end", dir.display()));
+    assert!(record.status.success(), "{}", text(&record.stderr));
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(folder(&dir)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|it| it == "smj"));
+    files.sort();
+    assert!(files.len() > 2, "{files:?}");
+    fs::File::options().write(true).open(&files[1]).unwrap().set_len(4096).unwrap();
+    let output = host.run(&format!("journal verify {} --json", dir.display()));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let blamed: Vec<_> = report["damages"].as_array().unwrap().iter().map(|damage| &damage["file"]).collect();
+    let truncated = json!(files[1].file_name().unwrap().to_str().unwrap());
+    assert_eq!((output.status.code(), blamed), (Some(4), vec![&truncated]), "{report}");
+    let ls = text(&host.run(&format!("journal ls {}", dir.display())).stdout);
+    assert_eq!(ls.matches("unsealed").count(), 1, "{ls}");
+}
+
+/// The directory of the environment variable must exist. The journal in it can be absent, and `sub` says so.
+#[test]
+fn a_directory_of_journals_that_is_not_there_is_an_error() {
+    let host = Host::new();
+    let input = host.file("input", b"1\n2\n");
+    assert!(host.run(&format!("pub t --capacity 64KiB --input {}", input.display())).status.success());
+    let sub = |journals: &Path| {
+        let mut command = host.shmcast("sub t --from oldest");
+        Process::start(command.env("SHMCAST_JOURNALS", journals)).output()
+    };
+    let absent = sub(&host.dir.path().join("nowhere"));
+    let said = text(&absent.stderr);
+    assert!(absent.status.code() == Some(1) && said.contains("nowhere"), "{said}");
+    let there = sub(host.dir.path());
+    assert_eq!((text(&there.stdout).as_str(), there.status.code()), ("1\n2\n", Some(0)));
+    let said = text(&there.stderr);
+    assert!(said.contains("has no journal of this stream: begins at 1"), "{said}");
+}
+
+#[test]
+fn the_folder_of_one_stream_is_no_directory_to_record_into() {
+    let host = Host::new();
+    let input = host.file("input", b"1\n2\n");
+    let journal = recorded(&host, &format!("--input {}", input.display()));
+    let stream = folder(Path::new(&journal));
+    let record = host.run(&format!("record ticks --to {} --until-end", stream.display()));
+    let said = text(&record.stderr);
+    assert_eq!(record.status.code(), Some(1), "{said}");
+    assert!(said.contains("this is the folder of one stream: give its directory"), "{said}");
 }

@@ -39,6 +39,9 @@ pub enum Cause {
     Reserve,
     /// A tool removed the messages.
     Cut,
+    /// The messages never arrived at this host: the ring itself has a gap there. No loss record has this cause, because a journal keeps the
+    /// ring's gap as a record of its own.
+    Gap,
     /// A cause that a later minor version added.
     Other(u64),
 }
@@ -53,6 +56,7 @@ impl Cause {
             Self::Damaged => 4,
             Self::Reserve => 5,
             Self::Cut => 6,
+            Self::Gap => 7,
             Self::Other(number) => number,
         }
     }
@@ -66,6 +70,7 @@ impl Cause {
             4 => Self::Damaged,
             5 => Self::Reserve,
             6 => Self::Cut,
+            7 => Self::Gap,
             other => Self::Other(other),
         }
     }
@@ -79,6 +84,7 @@ impl Cause {
             Self::Damaged => "damaged",
             Self::Reserve => "reserve",
             Self::Cut => "cut",
+            Self::Gap => "gap",
             Self::Other(_) => "other",
         }
     }
@@ -237,10 +243,18 @@ impl JournalControl {
 
     /// For a gap or a loss: the first missing sequence, and the sequence after the last missing one.
     pub const fn skipped(self) -> Option<(u64, u64)> {
+        match self.missing() {
+            Some(Loss { from, to, .. }) => Some((from, to + 1)),
+            None => None,
+        }
+    }
+
+    /// The sequences that have no message: those of a loss, or of a gap of the ring, whose cause is [`Cause::Gap`]. `None` for any other
+    /// record.
+    pub const fn missing(self) -> Option<Loss> {
         match self {
-            Self::Ring(ControlRecord::Gap { from, to }) | Self::Loss(Loss { from, to, .. }) => {
-                Some((from, to + 1))
-            }
+            Self::Ring(ControlRecord::Gap { from, to }) => Some(Loss { from, to, cause: Cause::Gap }),
+            Self::Loss(loss) => Some(loss),
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
 //! Reads a journal in order, across its files.
 
 use super::cursor::{Cursor, Step};
+use super::entry::Entry;
 use super::files::{Files, Picked};
 use super::index::Known;
 use super::list::Opened;
@@ -14,25 +15,6 @@ use std::time::{Duration, Instant};
 
 /// Pause between two checks for new data at the end of a journal.
 const PAUSE: Duration = Duration::from_micros(200);
-
-/// One entry of a journal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Entry<'a> {
-    /// A message. Its time is in ticks of the clock of the ring from which it was recorded.
-    Message(Message<'a>),
-    /// The journal does not have these sequences. The next entry is at `to + 1`.
-    Lost(Loss),
-    /// A control record, of the ring or of the journal.
-    Control {
-        /// The sequence due at the record.
-        sequence: u64,
-        /// The record's time in ticks of the ring's clock; 0 if the record has no time.
-        time: u64,
-        /// The content.
-        control: JournalControl,
-    },
-}
 
 /// Reads a journal in order. It returns each sequence once, in a message, a gap or a loss.
 ///

@@ -8,12 +8,13 @@ use crate::clock::Clock;
 use crate::directory::check_name;
 use crate::error::{ChannelError, SchemaId};
 use crate::gate::{GateError, GateName, HeldGate, NotHeld};
+use crate::journal::JournalError;
 use crate::subscriber::board::Joining;
 use crate::subscriber::contention::Contention;
 use crate::subscriber::following::seek;
 use crate::subscriber::hosted::Hosted;
 use crate::subscriber::named::Named;
-use crate::subscriber::origin::{History, JOURNALS_VARIABLE, Origin, Past};
+use crate::subscriber::origin::{History, Origin, Past};
 use crate::subscriber::page::{NoPage, Page, show_page};
 use crate::subscriber::{Buffer, Doubt, Start, Subscriber, Watch};
 use crate::wait::Wait;
@@ -136,11 +137,9 @@ impl SubscriberBuilder {
         self.hold_gate(&mut subscriber, gate)?;
         subscriber.named = Some(Box::new(Named::new(files, identity)));
         let origin = match &self.history {
-            History::Auto => std::env::var_os(JOURNALS_VARIABLE).filter(|dir| !dir.is_empty()).map(|dir| {
-                let trusted = vec![0, nix::unistd::geteuid().as_raw(), stat.uid()];
-                let path = PathBuf::from(dir).join(&self.name);
-                Origin::Directory { path, owners: Some(trusted), must_exist: false }
-            }),
+            History::Auto => {
+                Origin::of_environment(&self.name, stat.uid()).map_err(|e| self.refused_journal(e))?
+            }
             History::Never => None,
             History::Dir(dir) => Some(Origin::named(dir.clone(), true)),
             History::DirIfThere(dir) => Some(Origin::named(dir.clone(), false)),
@@ -214,14 +213,15 @@ impl SubscriberBuilder {
         Ok(())
     }
 
+    fn refused_journal(&self, source: JournalError) -> ChannelError {
+        ChannelError::Journal { name: self.name.clone(), source: Box::new(source) }
+    }
+
     /// Moves the subscriber to its start, if the start is in the journal or on the board.
     fn begin(&self, subscriber: &mut Subscriber, origin: Option<Origin>) -> Result<(), ChannelError> {
         // A conflating reader needs no journal, because the board replaces the messages that it missed.
         if let Some(origin) = origin.filter(|_| self.conflation.is_none()) {
-            origin.check().map_err(|source| {
-                let (name, source) = (self.name.clone(), Box::new(source));
-                ChannelError::Journal { name, source }
-            })?;
+            origin.check().map_err(|e| self.refused_journal(e))?;
             subscriber.past = Some(Box::new(Past::new(origin)));
         }
         match self.start {

@@ -2,8 +2,7 @@
 //! After each answer, the disk thread sends a byte through a socket (the bell), on which the repair thread sleeps.
 
 use shmcast::ChannelJournal;
-use shmcast::journal::format::ControlRecord;
-use shmcast::journal::{Entry, JournalControl, JournalError, Reader};
+use shmcast::journal::{Entry, JournalError, Reader};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -134,15 +133,12 @@ fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
                     break;
                 }
             }
-            Entry::Lost(loss) => {
-                block.lose(loss.to.saturating_add(1));
-                break;
+            entry => {
+                if let Some(loss) = entry.missing() {
+                    block.lose(loss.to.saturating_add(1));
+                    break;
+                }
             }
-            Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { to, .. }), .. } => {
-                block.lose(to.saturating_add(1));
-                break;
-            }
-            _ => {}
         }
     }
     Ok(Fetched::Block(block))

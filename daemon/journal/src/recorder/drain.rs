@@ -160,7 +160,7 @@ impl Drain {
         let Self { shared, packer, subscriber, came, next, known, has_moved, epoch_by, .. } = self;
         *came = 0;
         packer.at(now, ticks);
-        let (mut messages, mut restarted, mut overrun) = (0, false, 0);
+        let (mut messages, mut restarted, mut overrun, mut gaps) = (0, false, 0, 0);
         // Whether the recording began before anybody had published. The ring delivers no event for the epoch of its first publisher, so the
         // recorder records this epoch itself, before the first event of that publisher.
         let mut is_unstated = packer.epoch() == 0 && epoch_by.is_none();
@@ -186,7 +186,8 @@ impl Drain {
                     if *next >= packer.due() {
                         shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
                         if !is_known(known, &other) {
-                            overrun += note(packer, &other, is_first);
+                            let (lapped, gap) = note(packer, &other, is_first);
+                            (overrun, gaps) = (overrun + lapped, gaps + gap);
                         }
                     }
                 }
@@ -201,6 +202,7 @@ impl Drain {
         shared.drained.store(packer.due() - 1, Ordering::Relaxed);
         shared.messages.fetch_add(messages, Ordering::Relaxed);
         shared.overrun.fetch_add(overrun, Ordering::Relaxed);
+        shared.gaps.fetch_add(gaps, Ordering::Relaxed);
         let taken = taken?;
         if restarted {
             return Err(RecordError::Restarted);
@@ -292,20 +294,20 @@ fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
     at.map(|at| known.remove(at)).is_some()
 }
 
-/// Packs an event that is not a message. `is_first` says whether this is the first event of a ring to which the channel has moved. If the
-/// event says that the ring overwrote unread messages, returns their number.
-fn note(packer: &mut Packer, event: &Event<'_>, is_first: bool) -> u64 {
+/// Packs an event that is not a message. `is_first` says whether this is the first event of a ring to which the channel has moved. Returns
+/// how many unread messages the ring overwrote, and how many sequences are in a gap of the ring.
+fn note(packer: &mut Packer, event: &Event<'_>, is_first: bool) -> (u64, u64) {
     match *event {
         // A reserve is at least this far ahead of the published sequences. So the channel's memory was lost, and the channel continues
         // after the reserve.
         Event::Lapped(lapped) if is_first && lapped.missed >= RESERVE / 2 => {
             packer.loss(lapped.resumed_at - 1, Cause::Reserve);
         }
-        Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),
+        Event::Lapped(lapped) => return (packer.loss(lapped.resumed_at - 1, Cause::Overrun), 0),
         Event::Gap { from, to } if from >= packer.due() => {
             let overrun = packer.loss(from - 1, Cause::Overrun);
             packer.control(JournalControl::Ring(ControlRecord::Gap { from, to }));
-            return overrun;
+            return (overrun, to + 1 - from);
         }
         Event::NewEpoch { epoch } if epoch > packer.epoch() => {
             packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }))
@@ -317,5 +319,5 @@ fn note(packer: &mut Packer, event: &Event<'_>, is_first: bool) -> u64 {
         Event::End => packer.control(JournalControl::Ring(ControlRecord::End)),
         _ => {}
     }
-    0
+    (0, 0)
 }

@@ -46,6 +46,8 @@ pub struct Progress {
     pub overrun: u64,
     /// The number of sequences that were missing between the journal and the ring when the recording began.
     pub missing: u64,
+    /// The number of sequences in gaps of the ring since the start. Their messages never reached this host.
+    pub gaps: u64,
     /// Bytes written to files.
     pub bytes: u64,
     /// Bytes of frames in memory.
@@ -98,6 +100,7 @@ struct RecorderState {
     drained: AtomicU64,
     messages: AtomicU64,
     overrun: AtomicU64,
+    gaps: AtomicU64,
 }
 
 impl RecorderState {
@@ -135,6 +138,7 @@ impl RecorderState {
             messages: load(&self.messages),
             overrun: load(&self.overrun),
             missing: self.missing,
+            gaps: load(&self.gaps),
             bytes: writer.bytes_written(),
             buffered: writer.buffered() as u64,
             file: writer.active(),
@@ -215,6 +219,7 @@ impl Recorder {
             drained: AtomicU64::new(begun.packer.due() - 1),
             messages: AtomicU64::new(0),
             overrun: AtomicU64::new(0),
+            gaps: AtomicU64::new(0),
         });
         let names = ["journal-write", "journal-sync", "journal-help"];
         let lanes = ops.into_iter().zip(names).map(|(ops, name)| {

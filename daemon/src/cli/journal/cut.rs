@@ -49,15 +49,13 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
             return Err(args.out.not_written(stop));
         }
         cut.go_on_in(header, clock_at(&entry, wall_ns, header));
+        sums.missing += entry.missing().map_or(0, |loss| loss.to + 1 - loss.from);
         match entry {
             Entry::Message(message) => {
                 cut.message(&message, wall_ns)?;
                 sums.messages += 1;
             }
-            Entry::Lost(loss) => {
-                sums.missing += loss.to + 1 - loss.from;
-                cut.loss(loss)?;
-            }
+            Entry::Lost(loss) => cut.loss(loss)?,
             Entry::Control { control, .. } if is_of_the_channel(&control) => cut.control(control)?,
             _ => {}
         }

@@ -6,7 +6,7 @@ use crate::cli::MISSED;
 use crate::cli::framing::{OutputFraming, write_message};
 use crate::cli::say::{Out, note};
 use crate::cli::stop::Stop;
-use anyhow::Result;
+use anyhow::{Error, Result};
 use serde_json::json;
 use shmcast::journal::{Entry, JournalControl};
 use std::io::Write;
@@ -17,7 +17,8 @@ Examples:
   shmcast journal dump /var/lib/shmcast/ticks --from 4711 --count 10
   shmcast journal dump /var/lib/shmcast/ticks --from 09:30 --framing lines
 
-Exit codes: 0 nothing missing, 3 sequences are missing, 1 error.";
+Exit codes: 0 nothing missing, 3 sequences are missing, 1 error; 130 (Ctrl-C) or 143 (SIGTERM) if
+it came before the end.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -40,11 +41,16 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let mut part = args.span.open(&args.source)?;
+    let begin = part.due();
     let mut missed = part.too_old;
     let mut out = Out::stdout()?;
     let mut left = args.count.unwrap_or(u64::MAX);
     let framing = if args.json { OutputFraming::Json } else { args.framing };
-    while left > 0 && !stop.is_set() {
+    while left > 0 {
+        if stop.is_set() {
+            out.flush()?;
+            return Err(interrupted(args, begin, part.due(), &stop));
+        }
         match write_next(&mut part, framing, &mut out)? {
             Wrote::Message => left -= 1,
             Wrote::Loss(lost) => missed += lost,
@@ -57,6 +63,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if missed > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
+/// Returns the error of a dump from `begin` on that a signal stopped before the sequence `due`.
+fn interrupted(args: &Args, begin: u64, due: u64, stop: &Stop) -> Error {
+    let dir = args.source.dir.display();
+    let done = if due > begin { format!("up to sequence {}", due - 1) } else { "nothing".to_owned() };
+    stop.interrupted(format!("{dir}: INTERRUPTED, dumped {done}")).into()
+}
+
 enum Wrote {
     Message,
     Loss(u64),
@@ -66,27 +79,26 @@ enum Wrote {
 
 fn write_next(part: &mut Part, framing: OutputFraming, out: &mut Out) -> Result<Wrote> {
     let in_band = framing == OutputFraming::Json;
-    let line = match part.next()?.map(|item| item.entry) {
-        None => return Ok(Wrote::Nothing),
-        Some(Entry::Message(message)) => {
+    let Some(entry) = part.next()?.map(|item| item.entry) else { return Ok(Wrote::Nothing) };
+    if let Some(loss) = entry.missing() {
+        if in_band {
+            writeln!(
+                out,
+                "{}",
+                json!({"event": "lost", "from": loss.from, "to": loss.to, "cause": loss.cause.name()})
+            )?;
+        } else {
+            note!("{} to {} are missing: {}", loss.from, loss.to, loss.cause.name());
+        }
+        return Ok(Wrote::Loss(loss.to - loss.from + 1));
+    }
+    let line = match entry {
+        Entry::Message(message) => {
             write_message(framing, out, &message, None)?;
             return Ok(Wrote::Message);
         }
-        Some(Entry::Lost(loss)) => {
-            let lost = loss.to - loss.from + 1;
-            if in_band {
-                writeln!(
-                    out,
-                    "{}",
-                    json!({"event": "lost", "from": loss.from, "to": loss.to, "cause": loss.cause.name()})
-                )?;
-            } else {
-                note!("{} to {} are missing: {}", loss.from, loss.to, loss.cause.name());
-            }
-            return Ok(Wrote::Loss(lost));
-        }
-        Some(Entry::Control { sequence, control, .. }) => describe(sequence, control),
-        Some(_) => return Ok(Wrote::Other),
+        Entry::Control { sequence, control, .. } => describe(sequence, control),
+        _ => return Ok(Wrote::Other),
     };
     if in_band {
         writeln!(out, "{line}")?;

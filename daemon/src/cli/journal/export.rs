@@ -11,8 +11,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::Message;
-use shmcast::journal::format::ControlRecord;
-use shmcast::journal::{Cause, Entry, JournalControl, Loss};
+use shmcast::journal::{Cause, Entry, Loss};
 use shmcast_bridge::pcap::PacketFile;
 use shmcast_bridge::pcap::unwrap::FAR_MESSAGES;
 use shmcast_bridge::proto::session::{Session, tag_of};
@@ -130,14 +129,13 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
             bar.finish_and_clear();
             return Err(not_written(stop, &args.out));
         }
-        match entry {
-            Entry::Message(message) => feed.message(&message, about_ns)?,
-            Entry::Lost(Loss { from, to, cause: Cause::Reserve }) => feed.sums.skipped += to + 1 - from,
-            Entry::Lost(loss) => feed.sums.missing += loss.to + 1 - loss.from,
-            Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { from, to }), .. } => {
-                feed.sums.missing += to + 1 - from;
-            }
-            _ => {}
+        if let Entry::Message(message) = &entry {
+            feed.message(message, about_ns)?;
+        }
+        match entry.missing() {
+            Some(Loss { from, to, cause: Cause::Reserve }) => feed.sums.skipped += to + 1 - from,
+            Some(Loss { from, to, .. }) => feed.sums.missing += to + 1 - from,
+            None => {}
         }
         if feed.sums.messages.is_multiple_of(4096) {
             bar.tick();

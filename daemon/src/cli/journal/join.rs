@@ -8,7 +8,6 @@ use crate::cli::stop::Stop;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressFinish};
 use shmcast::StreamId;
-use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Cause, Entry, JournalControl, Loss};
 use shmcast_journal::Cut;
 use std::path::{Path, PathBuf};
@@ -93,15 +92,13 @@ fn look(sources: &mut [Source<'_>], due: u64) -> Result<Found> {
         while let Some(item) = part.next()? {
             match item.entry {
                 Entry::Message(_) => return Ok(Found::Part(number)),
-                Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { .. }), .. } => {
-                    return Ok(Found::Part(number));
-                }
                 Entry::Lost(loss) => {
                     if lost.is_none_or(|other| loss.to < other.to) {
                         lost = Some(Loss { from: due, ..loss });
                     }
                     break;
                 }
+                entry if entry.missing().is_some() => return Ok(Found::Part(number)),
                 _ => {}
             }
         }
@@ -177,6 +174,7 @@ impl Joining<'_> {
                     if is_of_the_channel(&control) && !self.since.contains(&control) =>
                 {
                     self.write_loss()?;
+                    self.sums.missing += entry.missing().map_or(0, |gap| gap.to + 1 - gap.from);
                     self.since.push(control);
                     self.cut.control(control)?;
                 }

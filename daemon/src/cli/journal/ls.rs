@@ -3,7 +3,7 @@
 use super::Source;
 use crate::cli::figures::{grouped, size, table};
 use crate::cli::say::{note, print, print_json};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::json;
 use shmcast::journal::{Journal, Streams};
 use std::process::ExitCode;
@@ -57,7 +57,7 @@ fn journals(source: &Source) -> Result<Vec<Journal>> {
             return Ok(journals);
         }
     }
-    Ok(vec![source.open()?])
+    Ok(vec![Journal::open(&source.dir).context("journal")?])
 }
 
 fn show(journal: &Journal) -> Result<()> {
@@ -66,11 +66,16 @@ fn show(journal: &Journal) -> Result<()> {
         print(format_args!("stream {} of channel {}{recorder}", last.header.stream, last.header.channel))?;
     }
     let mut rows = table(["FILE", "STATE", "FIRST", "NEXT", "MESSAGES", "SIZE"], 2);
-    for file in journal.files() {
+    for (at, file) in journal.files().iter().enumerate() {
         let sealed = |figure: Option<u64>| figure.map_or("-".to_owned(), grouped);
         rows.add_row([
             file.name.clone(),
-            if file.trailer.is_some() { "sealed" } else { "open" }.to_owned(),
+            match file.trailer {
+                Some(_) => "sealed",
+                None if at + 1 == journal.files().len() => "open",
+                None => "unsealed",
+            }
+            .to_owned(),
             grouped(file.header.sequence),
             sealed(file.trailer.map(|trailer| trailer.next)),
             sealed(file.trailer.map(|trailer| trailer.messages)),

@@ -13,7 +13,7 @@ mod verify;
 
 use super::say::note;
 use super::stop::Stop;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use shmcast::journal::{Journal, Streams};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -87,14 +87,28 @@ impl Source {
 }
 
 fn open(dir: &Path) -> Result<Journal> {
-    Journal::open(dir).context("journal")
+    let journal = Journal::open(dir).context("journal")?;
+    if journal.files().is_empty() {
+        let folder = journal.path().display();
+        bail!(
+            "no file in {folder}, the newest stream, can be used: see `shmcast journal verify {folder}`, or give the folder of another stream"
+        );
+    }
+    Ok(journal)
 }
 
 fn open_and_say(dir: &Path) -> Result<Journal> {
     let journal = open(dir)?;
+    say_stream(dir, &journal);
+    Ok(journal)
+}
+
+/// If the directory has several streams, prints which stream was chosen.
+fn say_stream(dir: &Path, journal: &Journal) {
     let others = Streams::open(dir).map_or(0, |streams| {
-        let with_files = streams.journals().iter().filter(|journal| !journal.files().is_empty());
-        with_files.filter(|other| other.stream() != journal.stream()).count()
+        let has_any = |journal: &&Journal| !journal.files().is_empty() || !journal.problems().is_empty();
+        let there = streams.journals().iter().filter(has_any);
+        there.filter(|other| other.stream() != journal.stream()).count()
     });
     if let (1.., Some(stream)) = (others, journal.stream()) {
         let dir = dir.display();
@@ -102,7 +116,6 @@ fn open_and_say(dir: &Path) -> Result<Journal> {
             "{dir}: this is of stream {stream}, the newest; `shmcast journal ls {dir}` shows {others} more: give the folder {dir}/STREAM of one"
         );
     }
-    Ok(journal)
 }
 
 /// The directory that has the file at `path`.

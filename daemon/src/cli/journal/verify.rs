@@ -1,13 +1,14 @@
 //! `shmcast journal verify`: checks all checksums, chains, sequences and times of a journal, and whether its parts agree.
 
-use super::Source;
+use super::{Source, say_stream};
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use shmcast::journal::{Cause, Verdict, Verified, Verify};
+use shmcast::journal::{Cause, Damage, Journal, Streams, Verdict, Verified, Verify};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// The exit code for a file that is damaged.
@@ -16,13 +17,14 @@ const DAMAGE: u8 = 4;
 const MOST_SAID: usize = 20;
 
 /// The causes for which messages are missing.
-const LOSSES: [Cause; 5] = [Cause::Overrun, Cause::Unrecorded, Cause::Torn, Cause::Damaged, Cause::Cut];
+const LOSSES: [Cause; 6] =
+    [Cause::Overrun, Cause::Unrecorded, Cause::Torn, Cause::Damaged, Cause::Cut, Cause::Gap];
 
 const EXAMPLE: &str = "\
 Example: shmcast journal verify /var/lib/shmcast/ticks --json
 
 Exit codes: 0 whole, 3 sequences are missing or skipped and the journal names each, 4 a file is
-damaged, 1 error.";
+damaged or cannot be used, 1 error.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -35,13 +37,15 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let journal = args.source.open_and_say()?;
+    let journal = Journal::open(&args.source.dir).context("journal")?;
+    say_stream(&args.source.dir, &journal);
     let total = journal.files().iter().map(|file| file.bytes).sum();
     let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}")?;
     let bar = ProgressBar::new(total).with_style(style);
     let verified = Verify::new(&journal).run(|so_far| bar.set_position(so_far.bytes));
     bar.finish_and_clear();
-    let verified = verified?;
+    let mut verified = verified?;
+    verified.unused.extend(unused_of_others(&args.source.dir, &journal));
     let code = match verified.verdict() {
         Verdict::Whole => 0,
         Verdict::Losses => MISSED,
@@ -53,6 +57,20 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         say(args, &verified);
     }
     Ok(ExitCode::from(code))
+}
+
+/// The files of the directory's other streams that cannot be used. The other streams are not checked any further.
+fn unused_of_others(dir: &Path, journal: &Journal) -> Vec<Damage> {
+    let streams = Streams::open(dir).map_or(Vec::new(), Streams::into_journals);
+    let others = streams.iter().filter(|other| other.stream() != journal.stream());
+    let unused = others.flat_map(|other| {
+        other.problems().iter().map(|problem| {
+            let stream = other.stream().map_or(String::new(), |stream| stream.to_string());
+            let (file, what) = (format!("{stream}/{}", problem.name), problem.why.clone());
+            Damage { file, offset: 0, bytes: 0, what }
+        })
+    });
+    unused.collect()
 }
 
 fn verdict(verified: &Verified) -> &'static str {
@@ -85,12 +103,13 @@ fn report(verified: &Verified) -> serde_json::Value {
         .iter()
         .map(|d| json!({"file": d.file, "offset": d.offset, "bytes": d.bytes, "what": d.what}))
         .collect();
+    let unused: Vec<_> = verified.unused.iter().map(|d| json!({"file": d.file, "what": d.what})).collect();
     json!({
         "verdict": verdict(verified), "files": verified.files, "frames": verified.frames,
         "messages": verified.messages, "bytes": verified.bytes,
         "first_sequence": verified.sequences.map(|(first, _)| first),
         "next_sequence": verified.sequences.map(|(_, next)| next),
-        "losses": losses, "damages": damages, "not_listed": not_listed(verified),
+        "losses": losses, "damages": damages, "unused": unused, "not_listed": not_listed(verified),
         "losses_not_listed": verified.losses_not_listed, "damages_not_listed": verified.damages_not_listed,
     })
 }
@@ -100,16 +119,23 @@ fn say(args: &Args, verified: &Verified) {
     for damage in verified.damages.iter().take(MOST_SAID) {
         note!("{}: byte {}: {}", damage.file, damage.offset, damage.what);
     }
+    for unused in verified.unused.iter().take(MOST_SAID) {
+        note!("{}: not used: {}", unused.file, unused.what);
+    }
     for loss in verified.losses.iter().take(MOST_SAID) {
         let count = grouped(loss.to - loss.from + 1);
         if loss.cause == Cause::Reserve {
             note!("{} to {} ({count} sequences) are skipped: a reserve", loss.from, loss.to);
             continue;
         }
+        if loss.cause == Cause::Gap {
+            note!("{} to {} ({count} messages) never reached this host: a gap", loss.from, loss.to);
+            continue;
+        }
         note!("{} to {} ({count} messages) are missing: {}", loss.from, loss.to, loss.cause.name());
     }
-    let unsaid =
-        verified.damages.len().saturating_sub(MOST_SAID) + verified.losses.len().saturating_sub(MOST_SAID);
+    let lengths = [verified.damages.len(), verified.unused.len(), verified.losses.len()];
+    let unsaid: usize = lengths.into_iter().map(|length| length.saturating_sub(MOST_SAID)).sum();
     if unsaid > 0 {
         note!("and {} more: --json lists them", grouped(unsaid as u64));
     }

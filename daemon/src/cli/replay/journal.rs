@@ -154,18 +154,17 @@ impl Play {
                         bar.set_position(self.published);
                     }
                 }
-                Entry::Lost(Loss { to, cause: Cause::Reserve, .. }) => self.skipped += self.pass_to(to)?,
-                Entry::Lost(loss) => self.gap(loss.to)?,
-                Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { to, .. }), .. } => {
-                    self.gap(to)?;
-                }
                 Entry::Control {
                     control: JournalControl::Ring(ControlRecord::Session { high, low }),
                     ..
                 } => self.publisher.session(session_identity([high, low]))?,
                 // Other control records are not copied. The new publisher makes its own epochs and its own end, and the remaining records
                 // describe only the recording.
-                _ => {}
+                entry => match entry.missing() {
+                    Some(Loss { to, cause: Cause::Reserve, .. }) => self.skipped += self.pass_to(to)?,
+                    Some(loss) => self.gap(loss.to)?,
+                    None => {}
+                },
             }
         }
         files.check(&self.publisher)?;

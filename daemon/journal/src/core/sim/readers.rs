@@ -2,7 +2,7 @@
 
 use super::disk::Disk;
 use super::oracle::Item;
-use shmcast::journal::{Cause, Entry, Journal, JournalError, Loss, Verdict, Verified, Verify};
+use shmcast::journal::{Cause, Entry, Journal, JournalError, Loss, Verified, Verify};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -54,9 +54,10 @@ fn lost(&Loss { from, to, cause }: &Loss) -> impl Iterator<Item = (u64, Result<V
 }
 
 impl Read {
-    /// Returns the damage that `verify` reports; `None` if it reports none.
+    /// Returns the damage that `verify` reports; `None` if it reports none. A file that cannot be used and was never synced is no damage.
     pub(super) fn damage(&self) -> Option<String> {
-        (self.verified.verdict() == Verdict::Damaged).then(|| format!("{:?}", self.verified.damages))
+        let Verified { damages, damages_not_listed, .. } = &self.verified;
+        (!damages.is_empty() || *damages_not_listed > 0).then(|| format!("{damages:?}"))
     }
 
     /// Returns the missing sequences that `verify` lists.
