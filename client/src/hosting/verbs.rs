@@ -60,10 +60,13 @@ impl Subscriber {
             match ahead.poll(&mut out) {
                 Poll::Message(_) => messages += 1,
                 Poll::Control(_) => {}
-                Poll::Lapped => match ahead.resume(Resume::default()) {
-                    Ok(missed) => messages += missed,
-                    Err(_) => break,
-                },
+                Poll::Lapped => {
+                    let from = ahead.place().sequence;
+                    match ahead.resume(Resume::default()) {
+                        Ok(missed) => messages += missed.min(last + 1 - from),
+                        Err(_) => break,
+                    }
+                }
                 Poll::TooSmall { .. } | Poll::Empty | Poll::Superseded | Poll::Corrupt(_) => break,
             }
         }

@@ -1,7 +1,7 @@
 //! Checks a whole journal: every byte that has a meaning, and whether all parts agree with each other.
 
 use super::cursor::{Cursor, Fault, Step};
-use super::list::{FileInfo, Headless, Journal, Opened};
+use super::list::{FileInfo, Headless, Journal, Opened, Problem};
 use super::verified::{Damage, MOST_LISTED, Verified};
 use super::{Cause, JournalControl, JournalError, Loss};
 use shmcast_layout::fault;
@@ -60,6 +60,22 @@ struct InFile {
     time_ns: u64,
     footer: Option<(u64, Footer, FrameHeader)>,
     is_damaged: bool,
+}
+
+impl Journal {
+    /// The files that cannot be used, and whose messages are in no later file. Costs a step for each file that cannot be used.
+    ///
+    /// ```no_run
+    /// let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// journal.unusable().for_each(|problem| println!("{}: {}", problem.name, problem.why));
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn unusable(&self) -> impl Iterator<Item = &Problem> {
+        self.problems().iter().filter(|problem| match self.headless(&problem.name) {
+            Some(Headless { first, limit, .. }) => limit.is_none_or(|limit| first < limit),
+            None => true,
+        })
+    }
 }
 
 impl<'a> Verify<'a> {

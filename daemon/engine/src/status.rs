@@ -25,8 +25,6 @@ counters! {
         bytes: counter "engine_sent_bytes_total",
         /// Messages that the ring lost before they were sent. All receivers see a gap.
         messages_missed: counter "engine_missed_messages_total",
-        /// The number of times that the page of the bridge's gate was removed or moved, so that the bridge had to take the gate again.
-        gates_lost: counter "engine_gates_lost_total",
         /// Messages in gaps of the channel itself.
         gap_messages,
         /// The number of times that the sender asked for the log's last block because the servers refused an append.

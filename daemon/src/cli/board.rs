@@ -373,14 +373,14 @@ fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, 
     let mut board = KeptBoard { spec, keys: BTreeMap::new() };
     let (mut lost, mut skipped, mut last) = (0, 0, 0);
     while let Some(entry) = reader.next()? {
-        match entry {
-            Entry::Message(m) => {
-                last = m.sequence;
-                board.post(m.sequence, m.tag, m.payload);
-            }
-            Entry::Lost(Loss { from, to, cause: Cause::Reserve }) => skipped += to - from + 1,
-            Entry::Lost(loss) => lost += loss.to - loss.from + 1,
-            _ => {}
+        if let Entry::Message(m) = &entry {
+            last = m.sequence;
+            board.post(m.sequence, m.tag, m.payload);
+        }
+        match entry.missing() {
+            Some(Loss { from, to, cause: Cause::Reserve }) => skipped += to - from + 1,
+            Some(loss) => lost += loss.to - loss.from + 1,
+            None => {}
         }
         if stop.is_set() {
             return Err(stop

@@ -228,9 +228,8 @@ fn event(
 }
 
 /// Events that an operator must notice. Each one is logged as a warning.
-const TROUBLES: [&str; 15] = [
+const TROUBLES: [&str; 14] = [
     "bridge-failed",
-    "bridge-gate-lost",
     "bridge-keys-kept",
     "bridge-missed",
     "bridge-state-failed",

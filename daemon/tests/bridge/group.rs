@@ -13,7 +13,8 @@ const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair
                     --allow 10.77.0.0/16 --json --until-end --set send.linger_ms=60000";
 const RECV: &str = "--from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --set receive.from=1 \
                     --capacity 16MiB --json --until-end";
-const GROUP: &str = "--repair-group 239.77.0.2:30005";
+const SEND_GROUP: &str = "--set send.repair.group=239.77.0.2:30005";
+const RECV_GROUP: &str = "--set receive.repair_group=239.77.0.2:30005";
 /// The rules by which host B drops one in 40 of the feed's packets, before any receiver gets the packet.
 const ONE_IN: &str = "add table ip t; add chain ip t p { type filter hook prerouting priority -300; }; \
                       add rule ip t p ip daddr 239.77.0.1 numgen inc mod 40 0 drop";
@@ -87,12 +88,12 @@ fn one_repair_for_all(
 
 #[test]
 fn receivers_that_lose_the_same_packet_draw_one_repair_for_all() {
-    all_lose_the_same("receivers_that_lose_the_same_packet_draw_one_repair_for_all", GROUP, GROUP);
+    all_lose_the_same("receivers_that_lose_the_same_packet_draw_one_repair_for_all", SEND_GROUP, RECV_GROUP);
 }
 
 /// The interfaces of both hosts are made anew. Only then do the receivers lose packets, and repairs for the whole group mend the losses.
 fn repairs_for_all_go_on(test: &str, hosts: &Hosts, of: fn(&str) -> String, (loss, group): (&str, &str)) {
-    let started = start(hosts, &of(&format!("{SEND} {GROUP}")), &of(&format!("{RECV} {GROUP}")));
+    let started = start(hosts, &of(&format!("{SEND} {SEND_GROUP}")), &of(&format!("{RECV} {RECV_GROUP}")));
     hosts.remake(0, || (), group.contains(':'));
     // The kernel counts the sockets that have joined a group: that of the server, and one of each receiver.
     for (host, interface, sockets) in [(Host::A, "va0", 1), (Host::B, "vb0", RECEIVERS)] {

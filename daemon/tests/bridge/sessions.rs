@@ -210,6 +210,8 @@ fn the_next_bridge_sends_an_end_that_the_last_one_did_not_send() {
     read_to(&mut reader, 3);
     egress.stop();
     egress.join();
+    // The state file is locked until then.
+    drop(egress);
     first.close();
     let next = sending_from(a.path(), &line, &state);
     assert_eq!(reader.recv_deadline(Instant::now() + PATIENCE), Ok(Some(Event::End)));

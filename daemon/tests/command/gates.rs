@@ -134,7 +134,7 @@ fn a_verb_that_waits_for_a_gate_is_ended_by_a_signal() {
 fn a_gate_that_cannot_be_is_refused_with_what_to_write() {
     let host = Host::new();
     for (setting, why) in [
-        ("gate=g", "write a table"),
+        ("gate=g", "write it like gate.NAME.wait=10ms"),
         ("gate.g=10ms", "g: write it like gate.NAME.wait=10ms"),
         ("gate.g.wait=soon", "g: wait: "),
         ("gate.g.wait=10", "g: wait: "),

@@ -211,25 +211,3 @@ fn a_gate_that_refuses_keeps_the_messages_of_a_received_channel_at_the_servers()
     assert_eq!(report["receive"]["messages_missing"], 0, "{report}");
     sends.end();
 }
-
-/// An earlier mistake: the bridge ended with an error when somebody had replaced the page of its gate.
-#[test]
-fn a_bridge_that_loses_its_gate_takes_it_again_and_stores_everything() {
-    let test = "a_bridge_that_loses_its_gate_takes_it_again_and_stores_everything";
-    let Some((_turn, _dir, server)) = alone(test) else { return };
-    let host = Host::new();
-    let mut publisher = publisher(&host);
-    let mut sends = send(&host, &server, "--set send.gate=wan");
-    sends.wait_for_words("sending session");
-    wait_for_force(&host, &mut publisher);
-    for _ in 0..2 {
-        let page = host.dir.path().join("channels/ticks/gates/wan");
-        std::fs::copy(&page, host.dir.path().join("page")).unwrap();
-        std::fs::rename(host.dir.path().join("page"), page).unwrap();
-        sends.wait_for_words("the bridge takes the gate again");
-        (0..100).for_each(|_| assert!(publish(&mut publisher)));
-        check_all_stored(&host, &server, &publisher);
-    }
-    let counts = sends.end().0;
-    assert_eq!((&counts["send"]["messages_missed"], &counts["send"]["gates_lost"]), (&0.into(), &2.into()));
-}

@@ -137,6 +137,8 @@ impl SubscriberBuilder {
         self.hold_gate(&mut subscriber, gate)?;
         subscriber.named = Some(Box::new(Named::new(files, identity)));
         let origin = match &self.history {
+            // A conflating reader needs no journal.
+            History::Auto if self.conflation.is_some() => None,
             History::Auto => {
                 Origin::of_environment(&self.name, stat.uid()).map_err(|e| self.refused_journal(e))?
             }

@@ -1,7 +1,7 @@
 //! The sending loop: reads the ring, wakes for heartbeats, and attaches again to a channel that was replaced.
 
 use shmcast::hosting::fault;
-use shmcast::{ChannelError, EndWatch, Event, RecvError, Start, Subscriber, SubscriberBuilder};
+use shmcast::{EndWatch, Event, RecvError, Start, Subscriber, SubscriberBuilder};
 use std::time::Duration;
 
 use super::failover::Failover;
@@ -9,7 +9,7 @@ use super::opening::{check_sizes, session_of};
 use super::outlet::Outlet;
 use super::{Attached, attach};
 use crate::gate::GateWait;
-use crate::origins::{Origins, run_of};
+use crate::origins::Origins;
 use crate::proto::claim::Role;
 use crate::proto::limit::{Rate, TokenBucket};
 use crate::proto::term::Terms;
@@ -81,8 +81,6 @@ pub(super) struct Live {
     pub(super) idle: Idle,
     pub(super) retry_ns: u64,
     pub(super) gate_wait: GateWait,
-    /// The run whose gate was lost, and the sequence at which the egress goes on there; `None` if no gate is to be taken again.
-    pub(super) left_at: Option<([u64; 2], u64)>,
     pub(super) looked_ns: u64,
     pub(super) shown_ns: u64,
     /// The limit of the rate. It is `Some` until the loop has reached the ring's end once, or until [`CATCH_UP_NS`] have passed.
@@ -113,7 +111,6 @@ impl Live {
             idle: Idle::new(choice),
             retry_ns: 0,
             gate_wait: GateWait::default(),
-            left_at: None,
             looked_ns: 0,
             shown_ns: 0,
             catch_up: CatchUp::from(outlet.clock.now_ns()),
@@ -167,8 +164,10 @@ impl Live {
         }
         self.outlet.send_idle(now_ns);
         if self.outlet.sender.is_finished(now_ns) {
-            if !self.has_ended_since() {
-                self.outlet.wait_for_publisher();
+            let subscriber = self.subscriber.as_ref();
+            if let Some(subscriber) = subscriber.filter(|subscriber| !self.outlet.has_ended_since(subscriber))
+            {
+                self.outlet.wait_for_publisher(subscriber);
             } else if self.ends_with_channel {
                 return Ok(false);
             }
@@ -251,13 +250,6 @@ impl Live {
                 self.subscriber = None;
                 Ok(true)
             }
-            // The channel is the same, and a gate has one reader at a time. So this subscriber is closed before the gate is taken again.
-            RecvError::GateLost { .. } => {
-                self.left_at =
-                    self.subscriber.take().map(|ring| (run_of(ring.header()), ring.next_sequence()));
-                self.outlet.counters.gates_lost += 1;
-                Ok(true)
-            }
             e => Err(format!("channel {:?}: {e}", self.spec.channel)),
         }
     }
@@ -270,22 +262,12 @@ impl Live {
         }
         self.retry_ns = now_ns + RETRY_NS;
         // Start with the oldest message: messages that were published before this egress attached also belong to the new session.
-        let start = self.left_at.map_or(Start::Oldest, |(_, next)| Start::Sequence(next));
-        let channel = self.spec.through_gate(&self.channel).start(start);
+        let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
         let Attached { subscriber, parks } = match attach(&channel, self.spec.wait) {
             Ok(attached) => attached,
-            // A later ring does not have this sequence.
-            Err(ChannelError::Locate { .. }) if self.left_at.take().is_some() => return Ok(true),
             Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e).map(|()| false),
         };
         self.gate_wait = GateWait::default();
-        if let Some((ring, _)) = self.left_at.take() {
-            if run_of(subscriber.header()) == ring {
-                (self.subscriber, self.parks) = (Some(subscriber), parks);
-            }
-            self.retry_ns = now_ns;
-            return Ok(true);
-        }
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
         // A feed from another host keeps its session. The receiving bridge writes the session to the channel before the first message, so
         // wait until the channel has the session.

@@ -52,8 +52,8 @@ pub(super) struct Outlet {
     pub(super) is_over: bool,
     /// Distinguishes the end of the channel from the end of an earlier publisher.
     pub(super) end: EndWatch,
-    /// A watch that ignores the end of a channel that was closed when the bridge began.
-    pub(super) end_since: EndWatch,
+    /// The epoch of the publisher that had closed the channel when the bridge began; `None` if the channel was not closed.
+    pub(super) closed_epoch: Option<u64>,
     /// The sequence after the last gap or lap in the ring. A session that begins after the gap or lap does not begin before this sequence.
     pub(super) gap_end: u64,
     pub(super) lines: Vec<Line>,
@@ -101,7 +101,7 @@ impl Outlet {
             // If the channel is closed when the bridge begins, the bridge waits for the next publisher. The end of the earlier publisher
             // does not count, even if this egress takes over from a peer and therefore reads the end again.
             end: EndWatch::of(subscriber, Start::Latest),
-            end_since: EndWatch::of(subscriber, Start::Latest),
+            closed_epoch: closed_epoch(subscriber),
             gap_end: 0,
             lines,
             leases,
@@ -326,17 +326,16 @@ impl Outlet {
 
     /// After the end of a channel that was closed before the bridge began has been repeated for long enough, waits for the next publisher.
     #[cold]
-    pub(super) fn wait_for_publisher(&mut self) {
+    pub(super) fn wait_for_publisher(&mut self, subscriber: &Subscriber) {
         self.renew(self.sender.session(), self.sender.next());
-        self.end = self.end_since;
+        self.end = EndWatch::of(subscriber, Start::Latest);
         self.shared.life.enter(Phase::Running);
     }
 
     /// Whether the channel has ended since the bridge began.
     pub(super) fn has_ended_since(&self, subscriber: &Subscriber) -> bool {
-        let mut end = self.end_since;
-        end.note(&Event::End);
-        self.end.is_over(subscriber) && end.is_over(subscriber)
+        let epoch = subscriber.publisher_state().map(|(epoch, _)| epoch);
+        self.end.is_over(subscriber) && epoch != self.closed_epoch
     }
 
     /// Begins `session` with another ring. The session's first message is the ring's first message, even if the ring has overwritten it:
@@ -347,7 +346,7 @@ impl Outlet {
             true => subscriber.next_sequence(),
             false => subscriber.first_sequence(),
         };
-        (self.gap_end, self.end_since) = (0, EndWatch::default());
+        (self.gap_end, self.closed_epoch) = (0, None);
         self.shared.begin_change();
         self.begin_in(Some(run_of(subscriber.header())), session, begin, subscriber.next_sequence());
         self.shared.end_change();
@@ -468,4 +467,10 @@ fn poll_idle(
             Some(packet.len())
         }
     }
+}
+
+/// Returns the epoch of the publisher that has closed the channel, unless the subscriber waited for the channel itself.
+fn closed_epoch(subscriber: &Subscriber) -> Option<u64> {
+    let is_closed = EndWatch::of(subscriber, Start::Latest) != EndWatch::default();
+    subscriber.publisher_state().filter(|_| is_closed).map(|(epoch, _)| epoch)
 }

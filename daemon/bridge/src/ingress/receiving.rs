@@ -198,21 +198,8 @@ impl Receiving {
     }
 
     fn handle_batch(&mut self, now_ns: u64, at: usize) {
-        let Self {
-            ports,
-            servers,
-            lines,
-            locks,
-            receiver,
-            inlet,
-            to_ring,
-            since_ns,
-            tap,
-            native,
-            pace,
-            native_ns,
-            ..
-        } = self;
+        let Self { ports, servers, lines, locks, receiver, inlet, to_ring, since_ns, tap, .. } = self;
+        let Self { native, native_ns, pace, .. } = self;
         let published = inlet.local.counts.published;
         let dropping_line = ports[at].line_or(*lines);
         let Port { inbox, role, drops, socket, leases, local, .. } = &mut ports[at];

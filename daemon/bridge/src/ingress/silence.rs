@@ -53,6 +53,12 @@ impl Silence {
     /// Returns a sentence about the silence; `None` if the feed is not silent. `wall_ns` is the time in nanoseconds since 1970. The sentence
     /// stays the same as long as nothing changes, but for the days.
     pub(super) fn look(&mut self, heard: Heard, wall_ns: u64, places: &Places) -> Option<String> {
+        if heard.silence_ns < SILENT_NS {
+            (self.since_s, self.datagrams, self.unopened) = (None, heard.datagrams, heard.unopened);
+            return self.standstill(heard.waits_for, heard.now_ns);
+        }
+        let now_s = wall_ns / SECOND_NS;
+        let since_s = *self.since_s.get_or_insert(wall_ns.saturating_sub(heard.silence_ns) / SECOND_NS);
         let is_fresh = |since_ns: u64| heard.now_ns.saturating_sub(since_ns) < NATIVE_NS;
         if heard.native_ns.is_some_and(is_fresh) {
             return Some(format!(
@@ -60,12 +66,6 @@ impl Silence {
                 places.feed
             ));
         }
-        if heard.silence_ns < SILENT_NS {
-            (self.since_s, self.datagrams, self.unopened) = (None, heard.datagrams, heard.unopened);
-            return self.standstill(heard.waits_for, heard.now_ns);
-        }
-        let now_s = wall_ns / SECOND_NS;
-        let since_s = *self.since_s.get_or_insert(wall_ns.saturating_sub(heard.silence_ns) / SECOND_NS);
         if heard.unopened > self.unopened {
             return Some(format!(
                 "packets arrive on {} that do not open: compare the keys file with the sender's (shmcast bridge key show). All hosts of a \
@@ -177,17 +177,18 @@ mod tests {
     }
 
     #[test]
-    fn native_packets_on_plain_lines_are_told_at_once_and_for_some_time() {
+    fn native_packets_on_silent_plain_lines_are_told_for_some_time() {
         let (mut silence, places) = (Silence::default(), Places::default());
         let mut look = |now_s: u64, native_s: Option<u64>| {
             let native_ns = native_s.map(|native_s| native_s * SECOND_NS);
-            let heard = Heard { now_ns: now_s * SECOND_NS, native_ns, ..nothing_heard() };
-            silence.look(heard, 0, &places)
+            let silence_ns = if native_s == Some(19) { 0 } else { SILENT_NS };
+            let heard = Heard { now_ns: now_s * SECOND_NS, silence_ns, native_ns, ..nothing_heard() };
+            silence.look(heard, SILENT_NS, &places)
         };
-        assert_eq!(look(20, None), None);
+        assert_eq!(look(19, Some(19)), None, "the feed itself is heard");
         assert!(look(20, Some(20)).unwrap().ends_with("set profile = \"native\""));
         assert!(look(29, Some(20)).is_some());
-        assert_eq!(look(30, Some(20)), None);
+        assert!(look(30, Some(20)).unwrap().starts_with("nothing has arrived"));
     }
 
     #[test]

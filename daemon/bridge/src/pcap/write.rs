@@ -210,8 +210,10 @@ impl<W: Write> Buffer<W> {
     fn flush(&mut self, shared: &CaptureQueues) -> io::Result<()> {
         let mut done = 0;
         let result = loop {
+            if done == self.bytes.len() {
+                break self.out.flush();
+            }
             match self.out.write(&self.bytes[done..]) {
-                _ if done == self.bytes.len() => break self.out.flush(),
                 Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
                 Ok(more) => done += more,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -251,8 +251,6 @@ counters! {
         /// Messages that were overwritten before the bridge had sent them, or were out of order in the ring. Every receiver has a gap in
         /// their place.
         messages_missed: counter "missed_messages_total",
-        /// The number of times that the page of the bridge's gate was removed or moved, so that the bridge had to take the gate again.
-        gates_lost: counter "gates_lost_total",
         /// Messages that are in gaps of the channel itself.
         gap_messages,
         /// Messages that are too long for a packet, although the channel's limit should prevent them.

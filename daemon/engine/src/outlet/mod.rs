@@ -9,7 +9,7 @@ mod showing;
 #[cfg(test)]
 mod tests;
 
-use shmcast::{RecvError, Start, StreamId, Subscriber, SubscriberBuilder};
+use shmcast::{RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
 use shmcast_bridge::egress::{Attached, attach};
 use shmcast_bridge::gate::GateWait;
@@ -82,10 +82,6 @@ pub(crate) struct Outlet {
     keys: KeysSeen,
     retry_ns: u64,
     gate_wait: GateWait,
-    /// The stream whose gate was lost, and the sequence at which the thread goes on there; `None` if no gate is to be taken again.
-    left_at: Option<(StreamId, u64)>,
-    /// Number of times that the gate was lost.
-    gates_lost: u64,
     looked_ns: u64,
     shown_ns: u64,
     pulse_ns: u64,
@@ -147,8 +143,6 @@ impl Outlet {
             keys: KeysSeen::default(),
             retry_ns: 0,
             gate_wait: GateWait::default(),
-            left_at: None,
-            gates_lost: 0,
             looked_ns: 0,
             shown_ns: 0,
             pulse_ns: 0,
@@ -368,12 +362,6 @@ impl Outlet {
             RingEvent::Lapped(next) => {
                 let next = self.go_back(next);
                 self.cutter.lapse(next);
-            }
-            // The channel is the same, and a gate has one reader at a time. So this subscriber is closed before the gate is taken again.
-            RingEvent::Error(RecvError::GateLost { .. }) => {
-                self.left_at =
-                    self.subscriber.take().map(|ring| (ring.header().stream, ring.next_sequence()));
-                self.gates_lost += 1;
             }
             // The journal's recorder is stalled. The next call waits again.
             RingEvent::Error(RecvError::Stalled { .. }) => {}

@@ -155,21 +155,12 @@ impl Outlet {
             return Ok(());
         }
         self.retry_ns = now_ns + RETRY_NS;
-        let start = self.left_at.map_or(Start::Oldest, |(_, next)| Start::Sequence(next));
-        let channel = self.spec.through_gate(&self.channel).start(start);
+        let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
         let Attached { subscriber, parks } = match attach(&channel, choice_of(self.spec.wait).mode) {
             Ok(attached) => attached,
-            // A later ring does not have this sequence.
-            Err(ChannelError::Locate { .. }) if self.left_at.take().is_some() => return Ok(()),
             Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e),
         };
         self.gate_wait = GateWait::default();
-        if let Some((of_ring, _)) = self.left_at.take() {
-            if subscriber.header().stream == of_ring {
-                (self.subscriber, self.parks) = (Some(subscriber), parks);
-            }
-            return Ok(());
-        }
         let Carried { stream, session } = identity_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
         (self.subscriber, self.parks, self.is_new) = (Some(subscriber), parks, true);
         self.cutter.begin();

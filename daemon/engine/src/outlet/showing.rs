@@ -24,7 +24,6 @@ impl Outlet {
             blocks: counters.blocks,
             bytes: counters.bytes,
             messages_missed: cutter.messages_missed,
-            gates_lost: self.gates_lost,
             gap_messages: cutter.gap_messages,
             resyncs_refused: refused,
             resyncs_silent: silent,

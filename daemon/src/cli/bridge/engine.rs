@@ -1,6 +1,6 @@
 //! `shmcast bridge send` and `recv` with `--nats`: sends or receives a channel through servers of NATS JetStream.
 
-use super::{Alarm, Interrupted, LOOK, Stop, gate_lost, left_early, missed, outcome, progress};
+use super::{Alarm, Interrupted, LOOK, Stop, left_early, missed, outcome, progress};
 use crate::cli::figures::{Ns, grouped, size};
 use crate::cli::say::{note, print_json};
 use crate::cli::waiting::{Waiting, rest};
@@ -50,7 +50,7 @@ pub(super) fn send(
         started => started?,
     };
     let (name, progress) = (&spec.channel, progress());
-    let (mut missed, mut lost, mut gate) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
+    let (mut missed, mut lost) = (Alarm { told: 0 }, Alarm { told: 0 });
     let (mut link, mut session, mut is_fenced, mut interrupted) = (LinkReport::default(), None, 0, None);
     while !sender.is_finished() {
         std::thread::sleep(LOOK);
@@ -74,7 +74,6 @@ pub(super) fn send(
         }
         progress.set_message(sent(&counters));
         progress.tick();
-        gate.look(&progress, counters.gates_lost, |_| gate_lost(name));
         missed.look(&progress, counters.messages_missed, |more| {
             format!("{name}: overtaken by the publisher: {} messages were not sent", grouped(more))
         });

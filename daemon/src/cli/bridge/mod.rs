@@ -187,11 +187,6 @@ impl Alarm {
     }
 }
 
-/// Returns the text of an alarm. It says that a bridge has lost its gate.
-fn gate_lost(channel: &str) -> String {
-    format!("{channel}: the page of the gate was removed or moved: the bridge takes the gate again")
-}
-
 /// Returns the text of an alarm. It says that `more` messages were given up since the last alarm.
 fn missed(channel: &str, too_large: u64, more: u64) -> String {
     let hint = match too_large {

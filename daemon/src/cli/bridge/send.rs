@@ -1,9 +1,7 @@
 //! `shmcast bridge send`: sends a local channel to other hosts.
 
 use super::capture::Capture;
-use super::{
-    Alarm, Common, LOOK, Seldom, Side, Stop, engine, gate_lost, outcome, outcome_of, progress, tell_refusals,
-};
+use super::{Alarm, Common, LOOK, Seldom, Side, Stop, engine, outcome, outcome_of, progress, tell_refusals};
 use crate::cli::HostArg;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -129,7 +127,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop, capture: &mut Capture) -> Op
     let channel = &args.channel;
     let progress = progress();
     let (mut missed, mut strangers, mut unproved) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
-    let (mut gate, mut troubles) = (Alarm { told: 0 }, Troubles::default());
+    let mut troubles = Troubles::default();
     let (mut interrupted, mut is_told, mut is_in_haste, mut role) = (None, false, false, 0);
     let mut session = None;
     tell_session(channel, egress, &progress, &mut session);
@@ -178,7 +176,6 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop, capture: &mut Capture) -> Op
         });
         troubles.look(&progress, channel, egress);
         capture.look(&progress, channel);
-        gate.look(&progress, counters.gates_lost, |_| gate_lost(channel));
         missed.look(&progress, counters.messages_missed, |more| {
             format!("{channel}: overtaken by the publisher: {} messages were not sent", grouped(more))
         });

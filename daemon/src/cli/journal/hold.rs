@@ -1,7 +1,7 @@
 //! `shmcast journal hold` and `release`. `hold` makes the daemon keep files of a journal, and `release` ends such a hold.
 
 use super::span::sequence_at;
-use super::{Source, above};
+use super::{Source, above, say_stream};
 use crate::cli::MISSED;
 use crate::cli::figures::grouped;
 use crate::cli::say::{note, print_json};
@@ -78,7 +78,10 @@ pub(super) fn run(args: &HoldArgs) -> Result<ExitCode> {
 pub(super) fn release(args: &ReleaseArgs) -> Result<ExitCode> {
     let ReleaseArgs { source, name, json } = args;
     let dir = &source.dir;
-    let (home, stream) = home(source, &source.open_and_say()?)?;
+    // A hold can be released even if no file of the stream can be used.
+    let journal = Journal::open(dir).context("journal")?;
+    say_stream(dir, &journal);
+    let (home, stream) = home(source, &journal)?;
     let was_there =
         shmcast_journal::release(home, stream, name).with_context(|| format!("release {}", dir.display()))?;
     if !was_there {

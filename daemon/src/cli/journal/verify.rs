@@ -37,14 +37,21 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let journal = Journal::open(&args.source.dir).context("journal")?;
+    let mut journal = Journal::open(&args.source.dir).context("journal")?;
     say_stream(&args.source.dir, &journal);
     let total = journal.files().iter().map(|file| file.bytes).sum();
     let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}")?;
     let bar = ProgressBar::new(total).with_style(style);
-    let verified = Verify::new(&journal).run(|so_far| bar.set_position(so_far.bytes));
+    let mut verified = loop {
+        let verified = Verify::new(&journal).run(|so_far| bar.set_position(so_far.bytes))?;
+        let is_overtaken = verified.files == 0 && !journal.files().is_empty();
+        if !is_overtaken || !verified.damages.is_empty() || !verified.unused.is_empty() {
+            break verified;
+        }
+        // Retention has removed all files meanwhile. So the files that are there now are checked.
+        journal = Journal::open(&args.source.dir).context("journal")?;
+    };
     bar.finish_and_clear();
-    let mut verified = verified?;
     verified.unused.extend(unused_of_others(&args.source.dir, &journal));
     let code = match verified.verdict() {
         Verdict::Whole => 0,
@@ -59,12 +66,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// The files of the directory's other streams that cannot be used. The other streams are not checked any further.
+/// The files of the directory's other streams that cannot be used, and whose messages are in no later file. The other streams are not checked
+/// any further.
 fn unused_of_others(dir: &Path, journal: &Journal) -> Vec<Damage> {
     let streams = Streams::open(dir).map_or(Vec::new(), Streams::into_journals);
     let others = streams.iter().filter(|other| other.stream() != journal.stream());
     let unused = others.flat_map(|other| {
-        other.problems().iter().map(|problem| {
+        other.unusable().map(|problem| {
             let stream = other.stream().map_or(String::new(), |stream| stream.to_string());
             let (file, what) = (format!("{stream}/{}", problem.name), problem.why.clone());
             Damage { file, offset: 0, bytes: 0, what }

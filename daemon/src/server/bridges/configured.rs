@@ -43,14 +43,8 @@ const SEND_NEWS: [ReportKind<RepairCounters>; 3] = [
         "times repairs were to come from the journal, and it is not that of this stream",
     ),
 ];
-const LINE_NEWS: [ReportKind<SendCounters>; 6] = [
+const LINE_NEWS: [ReportKind<SendCounters>; 5] = [
     ("bridge-missed", 1, |c| c.messages_missed, "messages were overwritten before they were sent"),
-    (
-        "bridge-gate-lost",
-        1,
-        |c| c.gates_lost,
-        "times the page of the bridge's gate was removed or moved: the bridge takes the gate again",
-    ),
     (
         "bridge-line-anew",
         1,
@@ -76,7 +70,7 @@ const LINE_NEWS: [ReportKind<SendCounters>; 6] = [
         "times the state file could not be written: the next start of the bridge knows less than what was sent",
     ),
 ];
-const ENGINE_SEND_NEWS: [ReportKind<EngineSendCounters>; 7] = [
+const ENGINE_SEND_NEWS: [ReportKind<EngineSendCounters>; 6] = [
     (
         "bridge-engine-lost",
         1,
@@ -99,12 +93,6 @@ const ENGINE_SEND_NEWS: [ReportKind<EngineSendCounters>; 7] = [
     ),
     ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
     ("bridge-missed", 1, |c| c.messages_missed, "messages were overwritten before they were sent"),
-    (
-        "bridge-gate-lost",
-        1,
-        |c| c.gates_lost,
-        "times the page of the bridge's gate was removed or moved: the bridge takes the gate again",
-    ),
 ];
 const ENGINE_NEWS: [ReportKind<EngineReceiveCounters>; 5] = [
     ("bridge-engine-lost", 1, |c| c.ends_moved, "times the servers had less than they had shown"),
