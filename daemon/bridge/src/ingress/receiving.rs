@@ -222,10 +222,7 @@ impl Receiving {
             } else {
                 Origin::Line(role.line().unwrap_or(0))
             };
-            let of_line = match origin {
-                Origin::Line(line) => Some(line),
-                Origin::Server(_) | Origin::Repair(_) => None,
-            };
+            let of_line = if let Origin::Line(line) = origin { Some(line) } else { None };
             let head = of_line.and_then(|_| head_of(native.is_some(), datagram.bytes));
             if let Some(line) = of_line {
                 note_datagram(&mut inlet.counters, line, &datagram);

@@ -314,6 +314,8 @@ impl Registry {
             }
             gates.tell(name, channel, events, Some(now));
         }
+        // A page stays if its reader still holds it when the channel's last program leaves.
+        self.sweep_gates();
     }
 }
 
