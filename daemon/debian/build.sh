@@ -1,7 +1,6 @@
 #!/bin/sh
 # Builds the Debian package and prints its path. Manuals and completions in it are written by the very command in it.
-# Needs `cargo install cargo-deb`. $SHMCAST_PACKAGED may name a directory with programs that are built already:
-# they are stripped, and the package is made quickly.
+# Needs `cargo install cargo-deb`. $SHMCAST_PACKAGED may name a directory with programs that are built already.
 set -eu
 cd "$(dirname "$0")/../.."
 built=${CARGO_TARGET_DIR:-target}/dist
@@ -9,9 +8,7 @@ made=$built/package
 
 if [ -n "${SHMCAST_PACKAGED:-}" ]; then
     mkdir -p "$built"
-    for program in shmcast shmcastd; do
-        strip -o "$built/$program" "$SHMCAST_PACKAGED/$program"
-    done
+    cp "$SHMCAST_PACKAGED/shmcast" "$SHMCAST_PACKAGED/shmcastd" "$built/"
 else
     cargo build --profile dist -p shmcast-daemon --locked
 fi
@@ -24,4 +21,4 @@ for program in shmcast shmcastd; do
         "$built/shmcast" completions "$shell" "$program" >"$made/$program.$shell"
     done
 done
-cargo deb -p shmcast-daemon --profile dist --no-build --locked ${SHMCAST_PACKAGED:+--fast}
+cargo deb -p shmcast-daemon --profile dist --no-build --locked
