@@ -54,8 +54,8 @@ impl HeldGate {
     }
 
     /// Whether the gate's page has lost its name. Then the next publisher makes another page, and does not wait for this reader. `files` are
-    /// the channel's files. For a daemon's channel, a page that was moved
-    /// is not noticed; if its folder was moved, the daemon removes the page. Costs a system call or two.
+    /// the channel's files. For a daemon's channel, a page that was moved is not noticed. If its folder was moved, the daemon removes the
+    /// page. Costs a system call or two.
     pub(crate) fn is_lost(&self, files: Option<&ChannelFiles>) -> bool {
         let is_removed = self.lock.file.metadata().is_ok_and(|found| found.nlink() == 0);
         is_removed || files.is_some_and(|files| !files.names_gate(self.name, self.file))

@@ -194,6 +194,27 @@ fn an_earlier_publishers_end_ends_nothing_far_away() {
     assert_eq!(reader.recv_deadline(Instant::now() + PATIENCE), Ok(Some(Event::End)));
 }
 
+/// An earlier mistake: a bridge that came after a short-lived publisher sent its messages and no end, and waited for ever.
+#[test]
+fn a_bridge_that_sends_all_messages_of_a_closed_channel_sends_its_end() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let mut publisher = publisher(a.path());
+    publisher.publish_batch(["1", "2", "3"]).unwrap();
+    publisher.close();
+    let _ingress = receiving(b.path(), &line);
+    let send = SendSpec { linger_ms: 100, from: StartAt::Oldest, ..SendSpec::default() };
+    let spec = BridgeSpec { lines: vec![line], send: Some(send), ..BridgeSpec::new("t") };
+    let options = EgressOptions { ends_with_channel: true, ..EgressOptions::default() };
+    let mut egress = Egress::start(&spec, Subscriber::builder("t").dir(a.path()), options).unwrap();
+    wait_for("the end of the bridge", || egress.is_finished().then_some(()));
+    egress.join();
+    assert!(egress.counters().ends > 0);
+    let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
+    read_to(&mut reader, 3);
+    assert_eq!(reader.recv_deadline(Instant::now() + PATIENCE), Ok(Some(Event::End)));
+}
+
 /// An earlier mistake: a bridge that began after the channel's end sent no end, and far readers waited for ever.
 #[test]
 fn the_next_bridge_sends_an_end_that_the_last_one_did_not_send() {

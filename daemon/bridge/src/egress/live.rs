@@ -164,8 +164,8 @@ impl Live {
         }
         self.outlet.send_idle(now_ns);
         if self.outlet.sender.is_finished(now_ns) {
-            let subscriber = self.subscriber.as_ref();
-            if let Some(subscriber) = subscriber.filter(|subscriber| !self.outlet.has_ended_since(subscriber))
+            if let Some(subscriber) = &self.subscriber
+                && !self.outlet.has_ended_since(subscriber)
             {
                 self.outlet.wait_for_publisher(subscriber);
             } else if self.ends_with_channel {
@@ -174,10 +174,6 @@ impl Live {
         }
         self.park(now_ns)?;
         Ok(true)
-    }
-
-    pub(super) fn has_ended_since(&self) -> bool {
-        self.subscriber.as_ref().is_none_or(|subscriber| self.outlet.has_ended_since(subscriber))
     }
 
     pub(super) fn show_at(&mut self, now_ns: u64) {

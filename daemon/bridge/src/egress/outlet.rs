@@ -316,12 +316,22 @@ impl Outlet {
         }
     }
 
-    /// Notes that this bridge continues the work of an earlier one. If the channel is closed, the bridge sends the end: the earlier bridge might
-    /// have ended before it sent the end. Then the bridge waits for the next publisher.
+    /// Notes where the bridge begins, which decides about the end of a channel that is closed already:
     ///
-    /// An earlier mistake: nobody sent this end, and far readers waited for ever.
-    pub(super) fn note_resumption(&mut self) {
-        self.end = EndWatch::default();
+    /// - A bridge that sends all messages sends the end that follows them.
+    /// - A bridge that continues the work of an earlier one sends the end, too: the earlier bridge might have ended before it sent the end.
+    ///   Then the bridge waits for the next publisher.
+    /// - A bridge that begins with the next message waits for the next publisher.
+    ///
+    /// Two earlier mistakes: nobody sent this end, and far readers waited for ever; a bridge that came after a short-lived publisher sent
+    /// its messages, and waited for ever itself.
+    pub(super) fn note_start(&mut self, start: Start) {
+        if start != Start::Latest {
+            self.end = EndWatch::default();
+        }
+        if start == Start::Oldest {
+            self.closed_epoch = None;
+        }
     }
 
     /// After the end of a channel that was closed before the bridge began has been repeated for long enough, waits for the next publisher.

@@ -143,7 +143,8 @@ impl Live {
         if let Err(e) = result {
             return self.lose(e);
         }
-        if self.ends_with_channel && self.subscriber.is_some() && self.has_ended_since() {
+        let has_ended = self.subscriber.as_ref().is_some_and(|ring| self.outlet.has_ended_since(ring));
+        if has_ended && self.ends_with_channel {
             return Ok(false);
         }
         let Some(failover) = &self.failover else { return Ok(true) };

@@ -5,6 +5,7 @@
 mod cutting;
 mod epochs;
 mod keeping;
+mod lost_names;
 mod recorder;
 mod shutdown;
 mod times;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 pub(super) struct Host {
-    channels: TempDir,
+    pub(super) channels: TempDir,
     journal: TempDir,
 }
 
@@ -359,7 +359,7 @@ fn a_stop_does_not_wait_for_a_publisher_without_end() {
 }
 
 /// A recorder with a small buffer, after its first file is full. Its disk refuses every further file.
-fn on_a_disk_that_refuses(buffer: usize) -> (Host, Publisher, Recorder) {
+pub(super) fn on_a_disk_that_refuses(buffer: usize) -> (Host, Publisher, Recorder) {
     let host = Host::new();
     let mut publisher = host.publisher("t", 16 << 20);
     let subscriber = host.subscriber("t");
@@ -717,85 +717,8 @@ fn what_came_before_the_first_recorder_is_named() {
     assert_eq!(journal.messages().len() as u64 + loss.to, 5_000);
 }
 
-/// A recorder ends with an error if its directory or file is removed or moved: nobody can read its messages back.
-#[test]
-fn what_has_lost_its_name_is_not_durable() {
-    for is_file in [false, true] {
-        let host = Host::new();
-        let mut publisher = host.publisher("t", 64 << 10);
-        let recorder = host.record("t", SyncPolicy::Each);
-        publisher.publish(b"a").unwrap();
-        until(&recorder, |progress| progress.durable == 1);
-        let path = match is_file {
-            true => folder(host.dir()).join(file_name(1, 1)),
-            false => host.dir().to_owned(),
-        };
-        std::fs::rename(&path, host.channels.path().join("elsewhere")).unwrap();
-        wait_until("the recorder's end", || !recorder.is_running());
-        let refused = recorder.stop().unwrap_err();
-        assert!(matches!(refused, RecordError::Moved { .. }), "{refused}");
-        // One that is stopped at once says so too.
-        std::fs::rename(host.channels.path().join("elsewhere"), &path).unwrap();
-        let recorder = host.record("t", SyncPolicy::Each);
-        until(&recorder, |progress| progress.durable == 1);
-        std::fs::rename(host.dir(), host.channels.path().join("elsewhere")).unwrap();
-        assert!(matches!(recorder.stop(), Err(RecordError::Moved { .. })));
-        std::fs::create_dir(host.dir()).unwrap();
-    }
-}
-
-/// Somebody removes the lock's file, and another recorder can lock another file of this name. Each then once wrote to the other's files.
-#[test]
-fn a_recorder_whose_lock_was_removed_ends() {
-    let host = Host::new();
-    let mut publisher = host.publisher("t", 64 << 10);
-    let lock = |host: &Host| folder(host.dir()).join("lock");
-    for is_stopped in [false, true] {
-        let recorder = host.record("t", SyncPolicy::Each);
-        let last = publisher.publish(b"a").unwrap();
-        until(&recorder, |progress| progress.durable == last);
-        std::fs::remove_file(lock(&host)).unwrap();
-        // The spare file of the other recorder.
-        let spare = folder(host.dir()).join("spare.tmp");
-        std::fs::write(&spare, b"").unwrap();
-        if !is_stopped {
-            wait_until("the recorder's end", || !recorder.is_running());
-        }
-        let refused = recorder.stop().unwrap_err();
-        assert!(matches!(&refused, RecordError::Moved { .. }), "{refused}");
-        assert!(refused.to_string().contains("its file lock") && spare.exists(), "{refused}");
-    }
-    let recorder = host.record("t", SyncPolicy::Each);
-    let last = publisher.publish(b"a").unwrap();
-    until(&recorder, |progress| progress.durable == last);
-    recorder.stop().unwrap();
-    assert_eq!(read(host.dir()).messages().len(), 3);
-    // So does the code that continues a channel after its journal.
-    std::fs::remove_file(lock(&host)).unwrap();
-    let ending = ending(&host);
-    assert!(
-        lock(&host).exists() && matches!(Ending::of(host.dir(), "t", None), Err(JournalError::Busy { .. }))
-    );
-    drop(ending);
-}
-
-/// The same for a recorder whose memory is full, because the disk takes nothing: it once looked at no name until it had room.
-#[test]
-fn a_removed_directory_is_noticed_while_the_memory_is_full() {
-    let (host, _publisher, recorder) = on_a_disk_that_refuses(1);
-    until(&recorder, |progress| progress.is_failed);
-    std::fs::remove_dir_all(host.dir()).unwrap();
-    wait_until("the recorder's end", || !recorder.is_running());
-    let refused = recorder.stop().unwrap_err();
-    assert!(matches!(refused, RecordError::Moved { .. }), "{refused}");
-    let recorder = host.record("t", SyncPolicy::Each);
-    until(&recorder, |progress| progress.durable == 30_000);
-    recorder.stop().unwrap();
-    assert_eq!(read(host.dir()).messages().len(), 30_000, "the ring still had all of it");
-}
-
 /// Publishes until a recorder with files of a mebibyte writes to this file. Returns the last sequence.
-fn fill_until_file(recorder: &Recorder, publisher: &mut Publisher, file: u64) -> u64 {
+pub(super) fn fill_until_file(recorder: &Recorder, publisher: &mut Publisher, file: u64) -> u64 {
     loop {
         let last = publisher.next_sequence() - 1;
         if until(recorder, |progress| progress.durable == last).file >= file {
@@ -804,43 +727,6 @@ fn fill_until_file(recorder: &Recorder, publisher: &mut Publisher, file: u64) ->
         for sequence in last + 1..=last + 100 {
             publisher.publish(&payload(sequence)).unwrap();
         }
-    }
-}
-
-/// Complete files are closed, so their names were once not looked at: a recorder ended without an error and called messages durable that
-/// nobody could read.
-#[test]
-fn complete_files_that_were_removed_are_not_durable() {
-    let host = Host::new();
-    let mut publisher = host.publisher("t", 8 << 20);
-    let sealed = |host: &Host| {
-        let journal = Journal::open(host.dir()).unwrap();
-        let sealed = journal.files().iter().find(|file| file.trailer.is_some());
-        sealed.map(|file| journal.path().join(&file.name)).unwrap()
-    };
-    for is_stopped in [true, false] {
-        let recorder = host.record("t", SyncPolicy::Each);
-        let file = recorder.progress().file;
-        fill_until_file(&recorder, &mut publisher, file + 2);
-        let gone = folder(host.dir()).join(sealed(&host));
-        std::fs::remove_file(&gone).unwrap();
-        if !is_stopped {
-            let mut last = publisher.next_sequence() - 1;
-            wait_until("the recorder's end", || {
-                // The recorder looks when a file is complete.
-                for sequence in last + 1..=last + 100 {
-                    publisher.publish(&payload(sequence)).unwrap();
-                }
-                last += 100;
-                !recorder.is_running()
-            });
-        }
-        let refused = recorder.stop().unwrap_err();
-        assert!(matches!(&refused, RecordError::Moved { .. }), "{refused}");
-        let name = gone.file_name().unwrap().to_str().unwrap();
-        assert!(refused.to_string().contains(name), "{refused}");
-        std::fs::remove_dir_all(host.dir()).unwrap();
-        std::fs::create_dir(host.dir()).unwrap();
     }
 }
 
