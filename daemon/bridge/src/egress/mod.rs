@@ -158,7 +158,9 @@ impl Egress {
         let with = Surroundings { clock, tap: options.tap.as_ref(), link: feeds.link };
         let leases = egress.start_beside(spec, send, opened.server, past, with, opened.watch)?;
         let mut outlet = Outlet::new(spec, send, feeds, subscriber, leases, clock, shared)?;
-        outlet.note_start(opened.start);
+        if opened.resumes {
+            outlet.note_resumption();
+        }
         outlet.counters.role = failover.as_ref().map_or(0, Failover::role);
         outlet.tap = options.tap;
         outlet.note_ring(subscriber);

@@ -43,8 +43,6 @@ pub(super) struct Feeds {
 pub(super) struct Opened<'a> {
     pub(super) feeds: Feeds,
     pub(super) attached: Attached,
-    /// Where the egress begins.
-    pub(super) start: Start,
     /// Whether the egress continues where an earlier bridge stopped.
     pub(super) resumes: bool,
     pub(super) state: Option<StateFile>,
@@ -72,8 +70,7 @@ impl<'a> Opened<'a> {
         let (profile, lines, others) = split_lines(spec, lines);
         let (state, noted) = open_state(send)?;
         let said = options.after.map(|after| after.progress).or(noted);
-        let Resumed { attached, start, resumed } =
-            attach_where_it_was(spec, send.from, options, channel, said)?;
+        let Resumed { attached, resumed } = attach_where_it_was(spec, send.from, options, channel, said)?;
         check_sizes(spec, &attached.subscriber)?;
         if resumed.is_none() {
             let is_noted = noted.is_some() || state.as_ref().is_some_and(StateFile::is_damaged);
@@ -91,7 +88,7 @@ impl<'a> Opened<'a> {
         let server = open_server(spec, send, &mut refusals)?;
         let feeds = Feeds { session, profile, lines, others, link, keys };
         let resumes = resumed.is_some();
-        Ok(Opened { feeds, attached, start, resumes, state, server, watch, refusals })
+        Ok(Opened { feeds, attached, resumes, state, server, watch, refusals })
     }
 }
 
@@ -170,10 +167,9 @@ pub(super) fn session_to_send(
     }
 }
 
-/// A subscriber, where it begins, and the progress of the earlier bridge that is resumed; `None` if no bridge is resumed.
+/// A subscriber, and the progress of the earlier bridge that is resumed; `None` if no bridge is resumed.
 pub(super) struct Resumed {
     pub(super) attached: Attached,
-    pub(super) start: Start,
     pub(super) resumed: Option<Progress>,
 }
 
@@ -205,7 +201,7 @@ pub(super) fn attach_where_it_was(
                 _ => Start::Oldest,
             };
             let attached = attach(&spec.through_gate(channel).start(start), spec.wait)?;
-            return Ok(Resumed { attached, start, resumed: Some(said) });
+            return Ok(Resumed { attached, resumed: Some(said) });
         }
     }
     let start = match from {
@@ -213,7 +209,7 @@ pub(super) fn attach_where_it_was(
         _ => Start::Oldest,
     };
     let attached = attach(&spec.through_gate(channel).start(start), spec.wait)?;
-    Ok(Resumed { attached, start, resumed: None })
+    Ok(Resumed { attached, resumed: None })
 }
 
 /// Returns the term in the state file. Returns `None` if the session in the file does not have this bridge's tag.

@@ -52,8 +52,9 @@ pub(super) struct Outlet {
     pub(super) is_over: bool,
     /// Distinguishes the end of the channel from the end of an earlier publisher.
     pub(super) end: EndWatch,
-    /// The epoch of the publisher that had closed the channel when the bridge began; `None` if the channel was not closed.
-    pub(super) closed_epoch: Option<u64>,
+    /// The end of a channel that was closed when the bridge began: the publisher's epoch, and the sequence with which the bridge began.
+    /// `None` if the channel was not closed.
+    pub(super) closed: Option<(u64, u64)>,
     /// The sequence after the last gap or lap in the ring. A session that begins after the gap or lap does not begin before this sequence.
     pub(super) gap_end: u64,
     pub(super) lines: Vec<Line>,
@@ -101,7 +102,7 @@ impl Outlet {
             // If the channel is closed when the bridge begins, the bridge waits for the next publisher. The end of the earlier publisher
             // does not count, even if this egress takes over from a peer and therefore reads the end again.
             end: EndWatch::of(subscriber, Start::Latest),
-            closed_epoch: closed_epoch(subscriber),
+            closed: closed(subscriber),
             gap_end: 0,
             lines,
             leases,
@@ -316,22 +317,12 @@ impl Outlet {
         }
     }
 
-    /// Notes where the bridge begins, which decides about the end of a channel that is closed already:
+    /// Notes that this bridge continues the work of an earlier one. If the channel is closed, the bridge sends the end: the earlier bridge might
+    /// have ended before it sent the end. Then the bridge waits for the next publisher.
     ///
-    /// - A bridge that sends all messages sends the end that follows them.
-    /// - A bridge that continues the work of an earlier one sends the end, too: the earlier bridge might have ended before it sent the end.
-    ///   Then the bridge waits for the next publisher.
-    /// - A bridge that begins with the next message waits for the next publisher.
-    ///
-    /// Two earlier mistakes: nobody sent this end, and far readers waited for ever; a bridge that came after a short-lived publisher sent
-    /// its messages, and waited for ever itself.
-    pub(super) fn note_start(&mut self, start: Start) {
-        if start != Start::Latest {
-            self.end = EndWatch::default();
-        }
-        if start == Start::Oldest {
-            self.closed_epoch = None;
-        }
+    /// An earlier mistake: nobody sent this end, and far readers waited for ever.
+    pub(super) fn note_resumption(&mut self) {
+        self.end = EndWatch::default();
     }
 
     /// After the end of a channel that was closed before the bridge began has been repeated for long enough, waits for the next publisher.
@@ -342,10 +333,12 @@ impl Outlet {
         self.shared.life.enter(Phase::Running);
     }
 
-    /// Whether the channel has ended since the bridge began.
+    /// Whether the channel has ended since the bridge began. If the bridge began with messages of a closed channel, their end counts.
+    ///
+    /// An earlier mistake: it did not count, and a bridge that came after a short-lived publisher waited for ever.
     pub(super) fn has_ended_since(&self, subscriber: &Subscriber) -> bool {
-        let epoch = subscriber.publisher_state().map(|(epoch, _)| epoch);
-        self.end.is_over(subscriber) && epoch != self.closed_epoch
+        let now = subscriber.publisher_state().map(|(epoch, _)| (epoch, subscriber.next_sequence()));
+        self.end.is_over(subscriber) && now != self.closed
     }
 
     /// Begins `session` with another ring. The session's first message is the ring's first message, even if the ring has overwritten it:
@@ -356,7 +349,7 @@ impl Outlet {
             true => subscriber.next_sequence(),
             false => subscriber.first_sequence(),
         };
-        (self.gap_end, self.closed_epoch) = (0, None);
+        (self.gap_end, self.closed) = (0, None);
         self.shared.begin_change();
         self.begin_in(Some(run_of(subscriber.header())), session, begin, subscriber.next_sequence());
         self.shared.end_change();
@@ -479,8 +472,9 @@ fn poll_idle(
     }
 }
 
-/// Returns the epoch of the publisher that has closed the channel, unless the subscriber waited for the channel itself.
-fn closed_epoch(subscriber: &Subscriber) -> Option<u64> {
+/// Returns the epoch of the publisher that has closed the channel, and the next sequence. Returns `None` if the channel is not closed, or if
+/// the subscriber waited for the channel itself.
+fn closed(subscriber: &Subscriber) -> Option<(u64, u64)> {
     let is_closed = EndWatch::of(subscriber, Start::Latest) != EndWatch::default();
-    subscriber.publisher_state().filter(|_| is_closed).map(|(epoch, _)| epoch)
+    subscriber.publisher_state().filter(|_| is_closed).map(|(epoch, _)| (epoch, subscriber.next_sequence()))
 }
