@@ -62,7 +62,7 @@ pub(super) struct Cursor {
 /// The result of reading at an offset.
 enum Found {
     Frame(FrameHeader),
-    /// There is no whole frame. If the frame's header is whole, the offset after its body is known.
+    /// No valid frame is at the offset. The second field is the offset of the frame's end if only its body is bad, and otherwise `None`.
     Bad(FormatError, Option<u64>),
 }
 

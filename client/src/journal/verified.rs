@@ -62,9 +62,10 @@ impl Verified {
     ///
     /// ```
     /// use shmcast::journal::{Verdict, Verified};
-    /// let nothing_checked = Verified::default();
-    /// assert_eq!(nothing_checked.verdict(), Verdict::Damaged);
-    /// assert_eq!(Verified { files: 1, ..nothing_checked }.verdict(), Verdict::Whole);
+    /// let mut verified = Verified::default();
+    /// assert_eq!(verified.verdict(), Verdict::Damaged, "nothing was read");
+    /// verified.files = 1;
+    /// assert_eq!(verified.verdict(), Verdict::Whole);
     /// ```
     pub fn verdict(&self) -> Verdict {
         let is_read = self.files > 0 && self.unused.is_empty();

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// Pause between two checks. A check costs three system calls, and two more for a gate.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The names of a segment's file and of the page of the subscriber's gate. The segment's file itself is not kept open, so that the file's
-/// owner cannot map it for writing through our descriptor.
+/// Checks the names of the segment's file and of the page of the subscriber's gate. Keeps only device and inode of the segment, and no open
+/// file.
 #[derive(Debug)]
 pub(super) struct Named {
     /// The channel's files, with device and inode of the segment. A daemon's channel has none.

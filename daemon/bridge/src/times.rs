@@ -140,8 +140,8 @@ impl OriginTimes {
         self.moment = clock.filter(|_| both).map(Moment::now);
     }
 
-    /// Notes the clock of the ring that messages are published into. If any error of the clocks is accepted, begins to keep the times of
-    /// publication now, because the first messages arrive before the first pulse (a packet with the sender's clock error).
+    /// Notes the clock of the ring that messages are published into. If the limit is 0, clock errors do not matter, so the times of
+    /// publication are kept from now on. The first messages arrive before the first pulse (a packet with the sender's clock error).
     pub(crate) fn begin(&mut self, clock: Clock) {
         match self.moment {
             Some(moment) => self.moment = Some(moment.on(clock)),

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 const ENDING: &str = ".hold";
 /// Longest name of a hold in bytes.
 const MOST_NAME: usize = 64;
-/// Most bytes that are read from a hold. The number in a hold has fewer bytes.
+/// The largest number of bytes that are read from a hold's file. A hold's file is shorter: it contains one number and a newline.
 const MOST_BYTES: u64 = 64;
 
 /// A hold: a note that files of a stream must be kept.

@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// The setting certainly costs milliseconds, losses or refusals.
+    /// The setting certainly delays messages by milliseconds, loses messages, or makes a call fail.
     Fail,
     /// The setting costs latency or predictability under some load.
     Warn,
@@ -34,7 +34,7 @@ impl Status {
     }
 }
 
-/// The part of the host that a check examines. The table has a group for each area.
+/// The part of the host that a check examines. By default, the table of `shmcast doctor` is grouped by these areas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Area {

@@ -8,7 +8,7 @@ use crate::run::RECORDER;
 use serde_json::Value;
 use std::path::Path;
 
-/// Consecutive messages that a daemon's journal has at the end.
+/// Consecutive messages that a daemon's journal holds when the story has ended.
 struct Run<'a> {
     channel: &'a str,
     life: usize,
@@ -16,7 +16,7 @@ struct Run<'a> {
     to: u64,
 }
 
-/// All messages that the daemon's journals have at the end.
+/// All messages that the daemon's journals hold when the story has ended.
 #[derive(Default)]
 pub(super) struct Kept<'a>(Vec<Run<'a>>);
 

@@ -283,7 +283,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether the reader could begin in an earlier segment of the channel, to which later segments follow.
+    /// Whether the reader could begin in an old segment of the channel, because the channel could have got a newer one.
     fn may_be_led(&self) -> bool {
         self.is_segmented()
     }
