@@ -172,8 +172,8 @@ fn measure_hz() -> u64 {
     (u128::from(end.wrapping_sub(start)) * 1_000_000_000 / u128::from(end_ns - start_ns)) as u64
 }
 
-/// Reads both clocks (the counter and CLOCK_MONOTONIC) at almost the same time. Makes 16 attempts, and returns the attempt with the
-/// shortest interruption.
+/// Reads both clocks (the counter and CLOCK_MONOTONIC) at almost the same time. Makes 16 attempts, and returns the attempt that took the
+/// shortest time.
 fn simultaneous() -> (u64, u64) {
     let tries = (0..16).map(|_| {
         let before = counter::ticks();

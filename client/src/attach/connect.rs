@@ -23,7 +23,8 @@ pub const SOCKET_VARIABLE: &str = "SHMCAST_SOCKET";
 pub const DEFAULT_SOCKET: &str = "/run/shmcast/control.sock";
 /// Longest wait for the daemon's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest wait for a daemon that is starting: it makes the memory of its channels, and answers each greeting with `Starting`.
+/// Longest wait for a daemon that is starting. Such a daemon still makes the memory of its channels, and answers each greeting with
+/// `Starting`.
 const STARTING: Duration = Duration::from_secs(60);
 
 /// A client of a daemon. It keeps the path of the daemon's socket, and opens a connection for each call.
@@ -45,8 +46,8 @@ impl Client {
     /// Connects to the daemon at [`default_socket`](Self::default_socket).
     ///
     /// # Errors
-    /// [`ChannelError::NoDaemon`] if no process listens at this path. [`ChannelError::Silent`] if the daemon does not answer within five
-    /// seconds, or takes more than a minute to start. [`ChannelError::Refused`] if the daemon speaks another version.
+    /// [`ChannelError::NoDaemon`] if no process listens at the path of the daemon's socket. [`ChannelError::Silent`] if the daemon does not
+    /// answer within five seconds, or takes more than a minute to start. [`ChannelError::Refused`] if the daemon speaks another version.
     ///
     /// ```no_run
     /// let client = shmcast::Client::connect()?;
@@ -56,8 +57,8 @@ impl Client {
         Self::at(Self::default_socket())
     }
 
-    /// Connects to the daemon that listens at `socket`. A daemon that refuses because this user has reached a limit has answered: the next
-    /// call is refused if the limit lasts, and an open that waits for its channel waits.
+    /// Connects to the daemon that listens at `socket`. The function succeeds even if the daemon refuses the connection because this user
+    /// has reached a limit. While the limit lasts, later calls are refused, and an open that waits for its channel continues to wait.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -74,11 +75,11 @@ impl Client {
         }
     }
 
-    /// Returns the first of these paths:
+    /// Returns the first path of this list whose condition is true:
     ///
     /// 1. `$SHMCAST_SOCKET`, if it is set and not empty;
-    /// 2. [`DEFAULT_SOCKET`], if this file exists, or if this user is not allowed to look for it;
-    /// 3. `$XDG_RUNTIME_DIR/shmcast/control.sock`, if this variable is set;
+    /// 2. [`DEFAULT_SOCKET`], if this file exists, or if this user is not allowed to check whether it exists;
+    /// 3. `$XDG_RUNTIME_DIR/shmcast/control.sock`, if `$XDG_RUNTIME_DIR` is set and not empty;
     /// 4. [`DEFAULT_SOCKET`].
     ///
     /// ```
@@ -179,7 +180,7 @@ impl Client {
     }
 
     /// Promotes a channel that a bridge of the daemon receives, after the publisher's host was lost. The channel becomes a channel of this
-    /// host. Then any program that can publish on the channel can open it.
+    /// host. After the promotion, a program of this host can publish on the channel, if the daemon allows the program to do so.
     ///
     /// The promotion skips 2^32 sequences, so that no sequence is used twice. Readers receive the skipped sequences as a gap. With `force`,
     /// the daemon promotes the channel even if the publisher's host was heard within the last three seconds, or if the channel's journal
@@ -204,7 +205,8 @@ impl Client {
         }
     }
 
-    /// Takes a strict channel away from a publisher that still lives. A message that this publisher writes from now on reaches no reader.
+    /// Takes a strict channel away from a publisher that still lives. Messages that the old publisher writes after this call reach no
+    /// reader.
     ///
     /// # Errors
     /// [`ChannelError::Refused`] if the channel is not strict, or if this user is not allowed to publish on it.
@@ -363,7 +365,7 @@ impl Conversation {
         loop {
             match conversation.ask(&Request::Hello { version: VERSION }, &[])?.0 {
                 Response::Welcome { version: VERSION, .. } => return Ok(conversation),
-                // The daemon sends this answer only after a pause, so the loop is not busy.
+                // The daemon waits before it answers `Starting`, so this loop does not use a whole CPU.
                 Response::Starting {} if started.elapsed() < STARTING => {}
                 Response::Starting {} => {
                     return Err(ChannelError::Silent { socket: path.to_owned(), patience: STARTING });

@@ -216,7 +216,7 @@ pub enum Sight {
     Woken,
 }
 
-/// The host's end of a reader that sleeps between messages.
+/// The host's part of parking for one reader: it checks whether the reader sleeps, and wakes it.
 #[derive(Debug)]
 pub struct ParkedReader {
     page: HostPage,
@@ -227,7 +227,7 @@ pub struct ParkedReader {
 }
 
 impl ParkedReader {
-    /// Makes the host's end of a reader that sleeps.
+    /// Makes the host's part of parking for the reader with this `page` and `bell`.
     ///
     /// # Errors
     /// `InvalidInput` if `bell` is not an end of a socket pair.

@@ -21,9 +21,9 @@ const RECORDS: usize = 4096;
 
 /// The last message of each key of a channel.
 ///
-/// A board reads through a read-only map, so neither the publisher nor any reader notices it. A `Board` is not a subscriber, so it receives
-/// no messages. To get the board and every later message, open a [`Subscriber`] with [`Start::Board`](crate::Start::Board). A board of a
-/// daemon's channel follows the channel to its next segments.
+/// A `Board` reads the channel's memory through a read-only mapping, so neither the publisher nor any reader notices it. A `Board` is not a
+/// subscriber, so it receives no messages. To get the board and every later message, open a [`Subscriber`] with
+/// [`Start::Board`](crate::Start::Board). When a daemon's channel moves to another segment, its `Board` follows.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -58,8 +58,8 @@ pub struct BoardEntry<'a> {
     pub message: Option<Message<'a>>,
     /// The sequence of the newest message.
     pub sequence: u64,
-    /// Number of messages of this key since the board got the key, removals included. The count continues if a removed key comes back,
-    /// unless the board has given its slot to another key.
+    /// Number of messages of this key since the key came onto the board, including messages that removed the key. If a removed key comes
+    /// back, the count continues, unless the board has given the key's slot to another key.
     pub count: u64,
 }
 

@@ -59,9 +59,9 @@ impl BoardSpec {
     /// Default size of the largest message on the board, in bytes.
     pub const DEFAULT_VALUE: u64 = 256;
 
-    /// Makes the properties of a board whose keys are these bytes of each payload, at least 1 and at most 256. The board has room for 1024
-    /// keys and for messages of up to 256 bytes. If the key ends after byte 256, the largest message ends with the key. For messages that
-    /// are values of a type, the macro [`key_field`](crate::key_field) names the bytes of a field.
+    /// Makes the properties of a board. The range `key` says which bytes of each payload are the key; a key has 1 to 256 bytes. The board
+    /// has room for 1024 keys and for messages of up to 256 bytes. If `key` ends after byte 256, the largest message is as long as the end
+    /// of `key`. For messages that are values of a type, the macro [`key_field`](crate::key_field) names the bytes of a field.
     ///
     /// ```
     /// use shmcast::BoardSpec;
@@ -154,7 +154,7 @@ impl BoardSpec {
         self.0.is_removal(payload.len(), tag)
     }
 
-    /// Bytes of memory that the board takes: for each key, a value, 64 bytes, and 16 to 32 bytes of the index.
+    /// Bytes of memory that the board takes: for each key, the size of a value, 64 bytes more, and 16 to 32 bytes of the index.
     ///
     /// # Errors
     /// [`ChannelError::Board`] if no board can have these sizes.
@@ -168,7 +168,7 @@ impl BoardSpec {
         Ok(shmcast_layout::layout::board::Geometry::new(self.0, 0).map_err(ChannelError::Board)?.bytes())
     }
 
-    /// Refuses a channel whose board has other properties than these.
+    /// Returns an error if the channel has no board, or if the board `found` has other properties than this one.
     pub(crate) fn check(&self, name: &str, found: Option<Spec>) -> Result<(), ChannelError> {
         let wanted = self.0;
         let Some(found) = found else { return Err(ChannelError::NoBoard { name: name.to_owned() }) };

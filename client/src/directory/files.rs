@@ -48,7 +48,7 @@ impl Place {
     /// Whether the path leads to the segment with this device and inode. If the path cannot be checked, the result is true. Allocates
     /// nothing.
     pub(crate) fn leads_to(&self, segment: (u64, u64)) -> bool {
-        // After a change of the root directory, the path says nothing.
+        // After `chroot`, the stored path can lead to another file, so the path is not checked.
         root() != Some(self.root) || is(stat(self.path.as_c_str()).map_err(Into::into), segment)
     }
 }
@@ -136,7 +136,7 @@ impl ChannelFiles {
                 return Ok(true); // the segment is damaged
             }
             let lock = match self.folder.file(LOCK, OFlags::RDONLY) {
-                // The lock of another user cannot be read, and there is no segment to open.
+                // Another user's lock file cannot be read. Without a segment, the directory does not count as a channel.
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
                 lock => lock?,
             };
@@ -148,7 +148,7 @@ impl ChannelFiles {
         Ok(looked(is_left())? || looked(ours::is_segment(&self.folder))?)
     }
 
-    /// Refuses to publish into a directory that is not a channel's. Changes nothing.
+    /// Returns an error if a publisher must not use this directory, because it does not belong to a channel. Changes nothing.
     ///
     /// A directory with a segment is a channel, even if there are foreign files among the reader pages. Every user who can read the channel
     /// can put files there, and a foreign file must not keep the publisher out.
@@ -167,8 +167,8 @@ impl ChannelFiles {
         Err(ChannelError::ForeignDirectory { dir: self.folder.path().to_owned(), owner })
     }
 
-    /// Refuses a channel whose directory or segment exists with another mode than `wanted`. Also refuses a channel if its parent directory
-    /// keeps out users whom `wanted` lets in.
+    /// Returns an error if the directory or the segment of the channel exists with another mode than a publisher with mode `wanted` would
+    /// give it. Also returns an error if the parent directory keeps out users whom `wanted` lets in.
     pub(crate) fn check_mode(&self, wanted: u32) -> Result<(), ChannelError> {
         let of = |folder: &Folder| match folder.own_stat() {
             Ok(stat) => Ok((folder.path().to_owned(), mode(&stat) & 0o777)),
@@ -305,9 +305,9 @@ impl ChannelFiles {
     }
 
     /// Renames the channel's directory, so that the channel disappears in one step, and then removes the files. Also removes the files of
-    /// channels that were renamed earlier, if the process that renamed them has died. The caller holds the lock, and `inventory` has no
-    /// foreign file. `retire` tells readers that the channel is gone. `retire` is called after the renaming, because a channel that cannot
-    /// be renamed stays as it is.
+    /// other channels that were renamed for removal and are still there. The caller holds the lock, and `inventory` has no foreign file.
+    /// `retire` tells readers that the channel is gone. It is called after the renaming, because a channel that cannot be renamed stays as
+    /// it is.
     pub(super) fn discard(
         &self,
         inventory: Inventory,
@@ -403,7 +403,7 @@ fn empty(folder: &Folder) -> io::Result<()> {
     Ok(())
 }
 
-/// The mode of a segment in a directory of mode `mode`: all users that can enter the directory can read the segment.
+/// The mode of a segment in a directory of mode `mode`: the users who can read the directory can read the segment.
 fn segment_mode(mode: u32) -> u32 {
     0o600 | mode & 0o444
 }

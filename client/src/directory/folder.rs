@@ -67,8 +67,8 @@ impl Folder {
         let until = Instant::now() + LEASED;
         let file = loop {
             match open(&self.fd, name.as_ref(), flags, Mode::empty()) {
-                // The owner of the file has a lease, by which it learns that another process opens the file. The kernel has told the
-                // owner to give up the lease.
+                // Another process has a lease on the file, so the kernel refuses to open it now. The kernel has told the process to give up
+                // the lease.
                 Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::yield_now(),
                 opened => break File::from(opened?),
             }
@@ -126,7 +126,7 @@ impl Folder {
         Ok(fstat(&self.fd)?)
     }
 
-    /// Makes the names in the directory safe from a power cut.
+    /// Writes the directory's entries to the disk, so that they survive a power failure.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(self.readable()?)?)
     }
@@ -171,7 +171,7 @@ pub(crate) fn is_same_file(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Returns a part for a file name: 16 random hexadecimal digits. No other process uses the same digits, even in another PID namespace.
+/// Returns 16 random hexadecimal digits, as a part of a file name. No other process uses the same digits, even in another PID namespace.
 pub(crate) fn unique() -> String {
     let mut random = [0; 8];
     getrandom::fill(&mut random).expect("Linux gives random bytes once it has booted");

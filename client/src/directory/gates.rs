@@ -21,7 +21,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// The bit in the mode of a daemon's page that says that another user has had descriptors of the page.
+/// A bit in the mode of a daemon's gate page. The bit is set if another user has received descriptors of the page.
 const LENT: u32 = 0o040;
 
 /// The open files of a publisher's gates.
@@ -35,7 +35,7 @@ pub(crate) struct OpenGates {
 #[derive(Debug, Clone)]
 pub(crate) struct GateSight {
     pub(crate) figures: gate::GateFigures,
-    /// The reader's words in the gate page. `None` if no reader holds the gate.
+    /// The data that the gate's reader wrote to the gate page. `None` if no reader holds the gate.
     pub(crate) claim: Option<GateClaim>,
 }
 
@@ -61,8 +61,8 @@ impl GateFolder {
         }
     }
 
-    /// Opens or makes a page for each of `gates`, and makes a new page of figures. Removes the free pages of other gates. `mode` is the
-    /// mode of the channel's files.
+    /// Opens or makes a page for each of `gates`, and makes a new page of figures. Removes the pages of other gates, except those that
+    /// readers hold. `mode` is the mode of the channel's directory.
     ///
     /// An existing page stays unchanged, because a reader can hold it. A file that has the name of a page but is no page is replaced. The
     /// figures of the previous publisher are replaced last, so a publisher that fails leaves them as they are.
@@ -117,8 +117,8 @@ impl GateFolder {
             if is_wanted || !is_gate_file(&self.0, &name).unwrap_or(false) {
                 continue;
             }
-            // While this process has the lock, no reader takes the gate. A reader that has opened the page finds that the page has lost its
-            // name.
+            // While this process holds the page's lock, no reader can take the gate. A reader that has already opened the page finds out
+            // later that the page has no name any more.
             let lock = self.0.file(&name, OFlags::RDWR);
             let is_free = lock.as_ref().map_or(Ok(false), crate::lock::try_lock);
             if is_free.unwrap_or(false) {
@@ -133,15 +133,16 @@ impl GateFolder {
         self.keep_only(&[]);
     }
 
-    /// Opens the page of a gate for its reader twice: one descriptor is for the lock, the other for the map. A forked child shares the maps
-    /// of its parent. If the lock were on a mapped file, the child would keep it locked after the parent's end.
+    /// Opens the page of a gate twice for the gate's reader: one descriptor is for the lock, the other for the mapping. A forked child
+    /// shares the mappings of its parent. If the mapped descriptor also held the lock, the child would keep the page locked after the
+    /// parent's end.
     pub(crate) fn page(&self, name: GateName) -> io::Result<[File; 2]> {
         let open = || self.0.file(name.as_str(), OFlags::RDWR);
         Ok([open()?, open()?])
     }
 
-    /// Marks a page as lent to another user, by the permission of the group to read. The permission gives nobody access, because only the
-    /// owner can enter the directory.
+    /// Marks a page as lent to another user: the mark is the group's permission to read. This permission gives nobody access, because only
+    /// the owner can enter the directory.
     pub(crate) fn note_lent(page: &File) -> io::Result<()> {
         page.set_permissions(Permissions::from_mode(0o600 | LENT))
     }
@@ -157,7 +158,7 @@ impl GateFolder {
         }
     }
 
-    /// Removes the page of this gate. The gate's reader keeps the page without its name.
+    /// Removes the page of this gate from the directory. A reader that holds the gate keeps its open page, which has no name any more.
     pub(crate) fn withdraw(&self, name: GateName) {
         let _ = self.0.unlink(name.as_str());
     }
@@ -172,7 +173,7 @@ impl GateFolder {
     fn claimed_by(&self, name: &str) -> Option<u64> {
         let page = self.0.file(name, OFlags::RDONLY).ok()?;
         let is_held = crate::lock::is_locked(&page).unwrap_or(false);
-        // The claimed process does not depend on the segment.
+        // Only the process id of the claim is used. It does not depend on the segment, so any segment can be given.
         is_held.then(|| GateClaim::read(&page, [0; 2]).map(|claim| claim.pid).ok()).flatten()
     }
 

@@ -41,7 +41,7 @@ pub struct ChannelInfo {
     pub(crate) gates: Vec<GateSight>,
 }
 
-/// The facts that a segment's header and ring state.
+/// The data from a segment's header and ring.
 #[derive(Debug, Clone)]
 pub struct ChannelDetail {
     /// The immutable header.

@@ -186,14 +186,14 @@ impl Directory {
         Ok(ChannelInfo { name, is_private, detail, publisher, readers, are_readers_unknown, gates })
     }
 
-    /// Removes a channel that no process uses, in any state, and returns a list of the removed files.
+    /// Removes a channel that no process uses, even a damaged channel, and returns a list of the removed files.
     ///
     /// Checks all files first, and removes only files that are proved to belong to a channel. These include a damaged segment, and the
     /// files of a publisher that died while it made the channel.
     ///
     /// # Errors
-    /// [`ChannelError::InUse`] while the channel has a live publisher or reader. [`ChannelError::NotAChannel`], with nothing removed, if
-    /// the directory holds any other file.
+    /// [`ChannelError::InUse`] while the channel has a live publisher or reader. [`ChannelError::NotAChannel`] if the directory holds a
+    /// file that does not belong to a channel. Then nothing is removed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -216,7 +216,8 @@ impl Directory {
             return Err(ChannelError::InUse { name: name.into(), holder });
         }
         let inventory = files.inventory()?.all_ours(files.folder())?;
-        // A reader might have opened the segment and not yet shown its page. This reader must not wait for ever on a removed segment.
+        // A reader might have opened the segment and not yet made its page. So that this reader does not wait for ever on a removed
+        // segment, the segment is marked below.
         let segment = match files.segment(OFlags::RDWR) {
             Err(e) if e.is_shortage() => return Err(e),
             segment => segment.ok().flatten(),
@@ -240,8 +241,8 @@ impl Directory {
         }
     }
 
-    /// The error if no channel can be made in the directory, although it can be opened. The directory was removed, for example while it was
-    /// the working directory of this process or a mount point.
+    /// Makes the error for a directory that can be opened, but in which no channel can be made. For example, the directory was removed
+    /// while it was the working directory of this process or a mount point.
     pub(crate) fn unusable(&self, name: &str) -> ChannelError {
         let why = "the directory that this is in was removed, or can hold no directories; name another, or make it again";
         let error = io::Error::new(io::ErrorKind::NotFound, why);
@@ -324,7 +325,8 @@ impl Directory {
 /// Mode of the directories that a publisher makes, unless its builder sets another.
 pub(crate) const DEFAULT_MODE: u32 = 0o700;
 
-/// Checks a name. A name becomes a directory entry and a label in metrics. So it has no separators, is not hidden, and needs no escapes.
+/// Checks a channel's name. The name becomes a directory entry and a label in metrics. So it must have no separators, must not be hidden,
+/// and must need no escapes.
 pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-:@+".contains(c);
     match name {

@@ -145,7 +145,7 @@ impl Inventory {
         self.files.iter().any(|(name, _)| name == LOCK || name == SEGMENT)
     }
 
-    /// Refuses a directory that holds a foreign entry.
+    /// Returns an error if the directory holds a foreign entry, which is an entry that is not ours.
     pub(super) fn all_ours(self, folder: &Folder) -> Result<Self, ChannelError> {
         match self.foreign {
             Some((entry, why)) => Err(not_a_channel(folder, entry, why)),
@@ -233,7 +233,7 @@ pub(super) fn is_removed_name(name: &OsStr) -> bool {
     name.as_encoded_bytes().strip_prefix(REMOVED.as_bytes()).is_some_and(is_random)
 }
 
-/// Whether a text has the form of a result of `unique`.
+/// Whether a text has the form of the results of `unique`: 16 lower-case hexadecimal digits.
 fn is_random(text: &[u8]) -> bool {
     text.len() == 16 && text.iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte))
 }

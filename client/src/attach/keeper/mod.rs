@@ -1,9 +1,9 @@
 //! Keeps this process attached to its daemons. A process has one keeper for each daemon: a thread that holds the sockets of all attachments
 //! to this daemon. So a daemon that hangs delays only its own keeper.
 //!
-//! While the daemon lives, the keeper sleeps in `poll`. When the daemon is gone, the keeper tries to attach to the next daemon, after 20 ms
-//! at first and every 250 ms later. The keeper ends one second after the last attachment has ended. Publishing and receiving do not use the
-//! keeper.
+//! While the daemon lives, the keeper sleeps in `poll`. When the daemon is gone, the keeper tries again and again to attach to the next
+//! daemon: first after 20 ms, then after longer and longer pauses, up to 250 ms. The keeper ends one second after the last attachment has
+//! ended. Publishing and receiving do not use the keeper.
 
 #[cfg(test)]
 mod tests;
@@ -33,8 +33,8 @@ use std::time::{Duration, Instant};
 /// the lost messages.
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
-/// The longest pause between two attempts to attach again. After a crash, a new daemon waits two seconds for the programs that held its
-/// channels. A short pause gives each program several attempts in these two seconds.
+/// The longest pause between two attempts to attach again. A daemon that replaces a crashed daemon waits two seconds for the programs that
+/// were attached before the crash. A short pause gives each program several attempts in these two seconds.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
 /// The pause after a refusal whose reason does not pass soon. Without the pause, the keeper would be refused again and again.
 const AFTER_REFUSAL: Duration = Duration::from_secs(1);
@@ -70,13 +70,12 @@ struct Inner {
     left: AtomicBool,
     /// Whether the daemon has given the channel to another publisher.
     cut_off: AtomicBool,
-    /// The segments in which the channel continues, one after the other.
+    /// The channel's later segments that the reader has not taken yet, oldest first.
     moved: Mutex<VecDeque<Successor>>,
     has_moved: AtomicBool,
     /// Generation and epoch of the last publisher that the daemon reported as dead.
     dead: Mutex<(u64, u64)>,
-    /// Whether the reader might still be at messages of the publisher `dead`, or of an earlier publisher. Otherwise `dead` need not be
-    /// checked.
+    /// Whether `dead` must be checked. False if no publisher has died, or if the reader has reached messages of a publisher after `dead`.
     has_died: AtomicBool,
 }
 
@@ -258,8 +257,8 @@ impl Keeper {
     /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` has passed. Returns the attachments whose sockets
     /// are ready.
     fn wait(&self, attachments: &[Arc<Inner>], patience: Option<Duration>) -> Vec<Arc<Inner>> {
-        // `sockets` keeps each socket open during `poll`. If an attachment gave up its socket meanwhile and the kernel closed it, another
-        // socket could get its number, and the result of `poll` would be about that other socket.
+        // `sockets` keeps each socket open during `poll`. Without it, an attachment could give up its socket meanwhile, the kernel could
+        // give the socket's number to a new socket, and the result of `poll` would be about the new socket.
         let is_deaf = |socket: &Arc<ParentsOnly<OwnedFd>>| {
             fault!("without_a_spare_descriptor_nobody_listens") && socket.try_clone().is_err()
         };
@@ -336,8 +335,8 @@ impl Inner {
             _ => return,
         }
         *socket = None;
-        // This store must come before the reader checks its state. Otherwise a reader that still relies on a waker would sleep again, and
-        // no process would wake it.
+        // The store comes before the reader is woken. In the other order, the reader could wake, still rely on the daemon's waker, and
+        // sleep again, and no process would wake it.
         self.connected.store(false, Ordering::Release);
         self.rouse();
     }
@@ -360,8 +359,8 @@ impl Inner {
             let is_full = waiting.len() == MOST_WAITING || fault!("a_late_reader_is_led_to_the_last_segment");
             let dropped = if is_full { waiting.pop_front() } else { None };
             waiting.push_back(Successor { segment, ready, generation, charter });
-            // The charter is valid for the segments after the dropped one, and the daemon does not send it again. So the next segment keeps
-            // it.
+            // The charter of the dropped segment is also valid for the later segments, and the daemon does not send it again. So the next
+            // segment takes the charter over.
             let charter = dropped.and_then(|dropped| dropped.charter);
             if let Some(next) = waiting.front_mut() {
                 next.charter = next.charter.take().or(charter);
@@ -414,8 +413,9 @@ impl Inner {
         }
     }
 
-    /// Pauses after a refusal, unless its reason can pass soon. For example, a daemon that replaces a crashed one can lack a free
-    /// descriptor at first, and waits two seconds for each publisher. A publisher that paused might miss these two seconds.
+    /// Pauses after a refusal, but not if the reason of the refusal can pass soon. For example, a daemon that replaces a crashed daemon can
+    /// lack a free descriptor at first. This daemon waits only two seconds for each publisher, so a publisher that paused might come too
+    /// late.
     fn pause_after(&self, code: RefusalCode) {
         if !matches!(code, RefusalCode::Failed | RefusalCode::Limit) {
             *lock(&self.paused) = Some(Instant::now() + AFTER_REFUSAL);
