@@ -4,10 +4,10 @@ use crate::{Event, Start, State, Subscriber};
 
 /// Tracks the events that a subscriber receives, and reports whether the channel has ended.
 ///
-/// Pass each received event to [`note`](Self::note). Messages can be left out. Call [`is_over`](Self::is_over) whenever there is nothing
-/// more to receive.
+/// Pass each received event to [`note`](Self::note). Message events can be left out. Call [`is_over`](Self::is_over) whenever there is
+/// nothing more to receive.
 ///
-/// `is_over` can become true a little after the [`Event::End`] itself. It stays false if another publisher has followed.
+/// `is_over` can become true a little later than [`Event::End`] arrives. It stays false if another publisher has followed.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

@@ -109,7 +109,7 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
-    /// A conflating subscriber has a start in the past.
+    /// A subscriber was asked to conflate, and also to begin with past messages.
     #[error(
         "channel {name:?}: a reader that conflates begins with the next message or with the board: leave the start out, or conflation"
     )]
@@ -117,8 +117,8 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
-    /// A subscriber with tags has the start [`Start::Board`](crate::Start::Board), or conflation. The board has only the newest message of
-    /// each key, whatever its tag, so the subscriber would miss messages without counting them.
+    /// A subscriber of some tags was asked to begin with the board ([`Start::Board`](crate::Start::Board)), or to conflate. The board has
+    /// only the newest message of each key, whatever its tag, so the subscriber would miss messages without counting them.
     #[error(
         "channel {name:?}: a reader of some tags begins in the ring and does not conflate, because the board has only the newest message \
          of each key, whatever its tag: leave the tags out, or the board and conflation"
@@ -204,7 +204,7 @@ pub enum ChannelError {
         /// Time for which the program waited for the answer.
         patience: Duration,
     },
-    /// The daemon refused.
+    /// The daemon refused the request.
     #[error("{why}")]
     Refused {
         /// The reason, for programs.
@@ -259,7 +259,7 @@ pub enum ChannelError {
         /// The system's error.
         source: io::Error,
     },
-    /// The operating system refused.
+    /// A call of the operating system failed.
     #[error("{what} {}: {source}{}", path.display(), advice(source))]
     Os {
         /// The operation that failed.
@@ -277,8 +277,7 @@ impl ChannelError {
         move |source| Self::Os { what, path, source }
     }
 
-    /// Whether the cause of this error is a lack of descriptors or memory. Such an error says nothing about the channel.
-    /// Whether the error is a lack of descriptors or memory. Such an error says nothing about the file.
+    /// Whether the cause of this error is a lack of descriptors or memory. Such an error says nothing about the channel or its files.
     pub(crate) fn is_shortage(&self) -> bool {
         matches!(self, Self::Os { source, .. } if is_shortage(source))
     }
@@ -314,7 +313,7 @@ impl SchemaId {
         self.id == found.id && (self.name.is_empty() || self.name == found.name)
     }
 
-    /// Refuses a channel with another schema.
+    /// Returns an error if the schema `found` of a channel does not satisfy a reader that requests this schema.
     pub(crate) fn check(&self, channel: &str, found: Self) -> Result<(), ChannelError> {
         let wanted = self.clone();
         if wanted.fits(&found) {

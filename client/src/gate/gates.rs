@@ -1,8 +1,8 @@
 //! The publisher's side of its gates: the publisher reads their pages, waits for their readers, and counts the waits.
 //!
-//! The ring's writer refuses a record that would take the ring's frontier (the end of the space that it can use) beyond a bound. Only after
-//! such a refusal does the publisher call this module. The module checks each gate: it reads the gate's lock and page. Then the publisher
-//! raises the bound as far as all gates allow:
+//! The ring's writer refuses a record that would take the ring's frontier (the end of the space that it can use) beyond a bound. The
+//! publisher calls this module only after such a refusal. The module checks each gate: it reads the gate's lock and page. Then the
+//! publisher raises the bound as far as all gates allow:
 //!
 //! - for a gate in force, to the position that its reader has passed, plus the lag;
 //! - for any other gate, to a quarter of the lag beyond the tail, so that the publisher soon notices a reader that has just attached.
@@ -26,11 +26,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The time for which a publisher spins before it checks the gates again. After this time it lets other threads run.
+/// As long as a message has waited for less than this time, the publisher spins between two checks of the gates. Later it yields.
 const SPINS_FOR: Duration = Duration::from_micros(20);
-/// If less than this time is left of the allowed wait, the publisher spins. If it yielded, another thread might run for some milliseconds.
+/// If less than this time is left of the allowed wait, the publisher spins. If it yielded, another thread might run for some milliseconds,
+/// and the wait would be too long.
 const SPINS_LAST: Duration = Duration::from_micros(100);
-/// The time for which a publisher yields to other threads before it checks the gates again. After this time it sleeps.
+/// As long as a message has waited for less than this time, the publisher yields to other threads between two checks. Later it sleeps.
 const YIELDS_FOR: Duration = Duration::from_millis(2);
 /// Length of a sleep between two checks.
 const SLEEP: Duration = Duration::from_micros(50);
@@ -47,7 +48,7 @@ pub struct GateStatus {
     pub lag_bytes: u64,
     /// The limit of one message's wait.
     pub wait: Duration,
-    /// The action after the wait.
+    /// The publisher's action when a message has waited for `wait`.
     pub then: Then,
     /// The reader's lag now, in bytes of the ring; `None` if no reader holds the gate, or its reader has no place in the ring.
     pub behind_bytes: Option<u64>,
@@ -57,9 +58,9 @@ pub struct GateStatus {
     pub pid: Option<u64>,
     /// Messages that waited for this gate.
     pub held: u64,
-    /// The longest wait of one message.
+    /// The longest time that one message has waited for this gate.
     pub longest: Duration,
-    /// The sum of all waits.
+    /// The sum of the times that messages have waited for this gate.
     pub total: Duration,
     /// Number of times that the gate was dropped.
     pub dropped: u64,
@@ -153,8 +154,8 @@ impl One {
         self.figures.dropped += 1;
     }
 
-    /// Counts the wait of a message that is now published or refused. A wait for other gates does not count. A message does not wait for a
-    /// gate without a wait, so for such a gate only the message is counted.
+    /// Counts the wait of a message that is now published or refused. A wait for other gates does not count. If the gate's longest wait is
+    /// zero, no message waits for the gate, so only the message is counted.
     fn note_wait(&mut self) {
         let Some(waited) = self.held_for.take() else { return };
         if self.config.wait.is_zero() {
@@ -174,7 +175,7 @@ impl One {
 enum Verdict {
     /// The record is published.
     Open,
-    /// The record waits. `left` is the time until the first of its gates gives up.
+    /// The record waits. `left` is the shortest time until one of the gates has been waited for long enough.
     Waits { left: Duration },
     /// A gate refuses the record.
     Refused(PublishError),
@@ -259,12 +260,12 @@ impl Gates {
         all
     }
 
-    /// From the time at which `flag` is not 0, no message waits for a gate.
+    /// Sets the flag that ends all waits: while `flag` is not 0, no message waits for a gate.
     pub(crate) fn hurry_after(&mut self, flag: Arc<AtomicUsize>) {
         self.hurry = flag;
     }
 
-    /// Calls this function while a message waits for a gate.
+    /// Sets the function that is called again and again while a message waits for a gate.
     pub(crate) fn call_meanwhile(&mut self, meanwhile: Meanwhile) {
         self.meanwhile = meanwhile;
     }

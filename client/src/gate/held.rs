@@ -53,9 +53,9 @@ impl HeldGate {
         Ok(Self { name, page, lock, file: (found.dev(), found.ino()) })
     }
 
-    /// Whether the gate's page has lost its name. Then the next publisher makes another page, and does not wait for this reader. `files` are
-    /// the channel's files. For a daemon's channel, a page that was moved is not noticed. If its folder was moved, the daemon removes the
-    /// page. Costs a system call or two.
+    /// Whether the gate's page is no longer at its name. If so, the next publisher makes another page, and does not wait for this reader.
+    /// `files` are the channel's files; `None` for a daemon's channel. For a daemon's channel, this function notices a removed page, but
+    /// not a moved page. If the folder of the pages was moved, the daemon removes the page. Costs a system call or two.
     pub(crate) fn is_lost(&self, files: Option<&ChannelFiles>) -> bool {
         let is_removed = self.lock.file.metadata().is_ok_and(|found| found.nlink() == 0);
         is_removed || files.is_some_and(|files| !files.names_gate(self.name, self.file))
@@ -86,7 +86,7 @@ impl HeldGate {
 
 impl Drop for HeldGate {
     fn drop(&mut self) {
-        // A forked child shares the map, and must not change its parent's page.
+        // A forked child shares the mapping of the page, and must not change its parent's page.
         if !self.lock.is_a_childs() {
             self.page.leave();
         }

@@ -11,9 +11,9 @@
 //! | `config` | the properties that the channel's owner sets |
 //! | `name` | the names of gates, and the errors of refused gates |
 //! | `state` | the states of a gate, and the one function that changes them |
-//! | `gates` | the publisher's end |
-//! | `held` | the reader's end |
-//! | `model` | both ends as processes that stop and die, for the tests |
+//! | `gates` | the publisher's side |
+//! | `held` | the reader's side |
+//! | `model` | both sides as processes that stop and die, for the tests |
 //! | `directory/gates.rs` | the files of gates |
 
 mod config;

@@ -35,8 +35,8 @@ struct Gates {
     mutant: Option<Mutant>,
     /// The action after the longest wait, for each gate. Gate `n` waits for `n + 1` ticks.
     then: Vec<Then>,
-    /// Whether the ring is new, and the only reader of each gate has held the gate since the previous ring. In this ring, the publisher can
-    /// also end the stream.
+    /// True for a model of a new ring. In this model, each gate has one reader, which has held the gate since the previous ring, and the
+    /// publisher can also end the stream.
     is_new_ring: bool,
 }
 
@@ -196,7 +196,7 @@ impl Gates {
         }
     }
 
-    /// Does a step of a reader, or of the system for a reader.
+    /// Does one step of a reader, or one step that the system does for a reader, such as freeing its lock.
     fn read(&self, state: &mut State, action: Action) {
         let (tail, oldest) = (state.tail, state.frontier.saturating_sub(CAPACITY));
         match action {

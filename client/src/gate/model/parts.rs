@@ -16,7 +16,7 @@ pub(super) enum Mutant {
     NoLimit,
     /// The publisher does not check the lock.
     LockUnseen,
-    /// A check between two stores of a reader, which finds no position, counts as the publisher's first check.
+    /// The publisher takes a check that came between two stores of a reader, and found no position, as its first check.
     FirstLookTorn,
     /// A reader that has no place in the ring is treated as a reader between its two stores.
     NoPlaceUnseen,
