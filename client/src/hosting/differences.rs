@@ -9,7 +9,7 @@ use crate::publisher::required::check;
 use shmcast_layout::control::{Properties, Required, SchemaTerms};
 
 impl HostedSpec {
-    /// Returns the properties of the channel, if they are not the required ones.
+    /// Returns the properties of the channel if they do not satisfy `required`, and otherwise `None`.
     pub fn unfit(&self, required: &Required) -> Option<Properties> {
         let (id, name) = self.schema.clone();
         let found = Properties {
@@ -23,7 +23,7 @@ impl HostedSpec {
 }
 
 impl HostedSegment {
-    /// Returns the names of the settings in which the segment differs from `spec`, as the daemon's configuration names them. Labels are not
+    /// Returns the settings in which the segment differs from `spec`, by their names in the daemon's configuration. Labels are not
     /// compared. If an earlier host made the segment, its preparation is unknown, and counts as equal.
     pub fn differences(&self, spec: &HostedSpec) -> Vec<&'static str> {
         let header = self.header();

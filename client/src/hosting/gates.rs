@@ -126,7 +126,7 @@ impl HostedGates {
         Ok(page)
     }
 
-    /// Whether this and `other` are the same directory, whatever its name is now.
+    /// Whether this value and `other` are the same directory, even if the directory was renamed.
     ///
     /// # Errors
     /// The system's error.
@@ -134,8 +134,8 @@ impl HostedGates {
         Ok(self.0.identity()? == other.0.identity()?)
     }
 
-    /// Removes the pages, also if the directory has lost its name. The readers that hold gates then get an error, and take their gates
-    /// again. Call this if the host finds another directory in the place of this one, or none.
+    /// Removes all pages in this directory, even if the directory was moved or removed. The readers that hold gates then get an error, and
+    /// take their gates again. Call this function if the directory's path now leads to another directory, or to none.
     pub fn disown(&self) {
         self.0.empty();
     }
@@ -146,8 +146,9 @@ impl HostedGates {
         self.0.claims()
     }
 
-    /// Takes a gate away from its reader. Call this if the reader may no longer read the channel. The present publisher still waits for the
-    /// reader. The next publisher gets a new page, and waits for its reader. A name that is not valid for a gate changes nothing.
+    /// Takes a gate away from its reader. Call this function if the reader may no longer read the channel. The present publisher still
+    /// waits for that reader. The next publisher makes a new page, and waits for the reader of the new page. A name that is not valid for a
+    /// gate changes nothing.
     pub fn withdraw(&self, gate: &str) {
         if let Ok(name) = gate.parse() {
             self.0.withdraw(name);
@@ -161,8 +162,8 @@ impl HostedGates {
         self.0.sights().iter().map(|sight| gate_report(sight, tail, has_publisher, &process)).collect()
     }
 
-    /// Forgets the figures of the previous publisher. Call this when a new publisher is let in. The new publisher makes its own figures,
-    /// or has no gates.
+    /// Removes the figures of the previous publisher. Call this function when the host lets a new publisher in. The new publisher then
+    /// makes its own figures, or has no gates.
     pub fn begin(&self) {
         self.0.forget_figures();
     }

@@ -1,5 +1,5 @@
-//! The move of a channel to another segment. First the host prepares all steps. Then a single store to the charter, the file with the
-//! host's decisions, makes the move.
+//! Moves a channel to another segment. First the host prepares all steps. Then a single store to the charter (the file with the host's
+//! decisions) makes the move valid for all programs.
 //!
 //! Functions of this module have no examples, because they are useful only with a control socket.
 
@@ -46,7 +46,7 @@ impl Cut {
     }
 }
 
-/// The host's end of a channel's charter.
+/// A channel's charter, as its host has it: the host alone writes to the charter.
 #[derive(Debug)]
 pub struct HostedCharter {
     file: File,
@@ -95,7 +95,7 @@ impl HostedCharter {
         Some(Generation { generation, first, restarted, strict: is_strict, journal: false })
     }
 
-    /// Marks in the charter that a publisher was let in.
+    /// Marks in the charter that the host has let a publisher of the current generation in.
     pub fn grant(&mut self) {
         self.charter.grant();
     }
@@ -169,8 +169,8 @@ impl HostedCharter {
         Ok(())
     }
 
-    /// Whether a channel can continue behind the messages in its present memory, `before`. It cannot if the ring is damaged, or if its
-    /// sequences are used up.
+    /// Whether a channel can continue after the last message in its present segment, `before`. It cannot continue there if the ring is
+    /// damaged, or if its sequences are used up.
     pub fn has_tail(&self, before: Option<&HostedSegment>) -> bool {
         let known = before.zip(self.charter.current());
         known.is_some_and(|(before, current)| tail(&before.segment.locator(), current).is_some())

@@ -1,9 +1,9 @@
 //! The segments and reader pages that a daemon passes to programs. This module is for programs that own channels on behalf of other
 //! programs.
 //!
-//! All segments and pages are anonymous memory of the hosting user, with a sealed size. So no process can truncate the memory under a map.
-//! Only the host and root can open the memory again for writing. Each reader gets a read-only descriptor that the host opens for this
-//! reader.
+//! All segments and pages are anonymous memory of the hosting user, with a sealed size. So no process can truncate memory that another
+//! process has mapped. Only the host and root can open the memory again for writing. Each reader gets a read-only descriptor that the host
+//! opens for this reader.
 //!
 //! Functions of this module have no examples, because they are useful only with a control socket, as in the daemon's `server/registry`.
 
@@ -68,7 +68,8 @@ pub struct HostedSpec {
     pub preparation: Preparation,
     /// The properties of the channel's board, if the channel has one.
     pub board: Option<BoardSpec>,
-    /// Whether each publisher gets a generation of its own. If so, no reader receives messages of a publisher that was cut off.
+    /// Whether each publisher gets a generation of its own. If so, no reader receives messages that a publisher writes after it was cut
+    /// off.
     pub is_strict: bool,
 }
 
@@ -107,7 +108,7 @@ impl HostedSpec {
     }
 }
 
-/// The host's end of a segment.
+/// A segment, as its host has it, with the lock file of its publisher.
 #[derive(Debug)]
 pub struct HostedSegment {
     file: File,
@@ -158,8 +159,8 @@ impl HostedSegment {
     }
 
     /// Takes the writer lock, so that no publisher can open the segment as long as the result lives. Returns `None` if a publisher holds
-    /// the lock, or if the last publisher has not closed the channel. With `may_have_left`, the last publisher can have left the channel
-    /// open, as a bridge does if its stream continues. `before` is the last epoch before the segment was made.
+    /// the lock, or if the last publisher has not closed the channel. If `may_have_left` is true, the last publisher may have left the
+    /// channel open, as a bridge does if its stream continues. `before` is the last epoch before the segment was made.
     ///
     /// # Errors
     /// The system's error.
@@ -357,7 +358,7 @@ impl Hold {
     }
 }
 
-/// The host's end of a reader page.
+/// A reader page, as its host has it.
 #[derive(Debug)]
 pub struct HostedPage {
     file: File,

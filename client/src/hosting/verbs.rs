@@ -41,7 +41,7 @@ impl ChannelError {
         }
     }
 
-    /// Whether there is no socket of a daemon. The socket of a daemon that has ended stays.
+    /// Whether there is no socket of a daemon. False if a daemon has ended, because its socket stays.
     #[doc(hidden)]
     pub fn is_without_socket(&self) -> bool {
         matches!(self, Self::NoDaemon { source, .. } if is_absent(source))
@@ -49,8 +49,8 @@ impl ChannelError {
 }
 
 impl Subscriber {
-    /// Returns how many messages of the ring, up to the sequence `last`, are not yet received. Skipped sequences are no messages, but
-    /// all overwritten sequences count. The subscriber and its gate keep their places.
+    /// Returns how many messages of the ring, up to the sequence `last`, are not yet received. A skipped sequence does not count as a
+    /// message, but each overwritten sequence does. The call does not move the subscriber or its gate.
     #[doc(hidden)]
     pub fn messages_up_to(&self, last: u64) -> u64 {
         let mut ahead = self.look_ahead();
@@ -75,16 +75,17 @@ impl Subscriber {
 }
 
 impl SubscriberBuilder {
-    /// Sets when the program began to wait for the daemon. A subscriber with [`Start::Latest`](crate::Start::Latest) then begins at this time,
-    /// or with all messages of a channel that does not exist yet.
+    /// Sets the time at which the program began to wait for the daemon. A subscriber with [`Start::Latest`](crate::Start::Latest) then
+    /// begins with the messages after this time. If the channel did not exist at this time, the subscriber begins with the channel's first
+    /// message.
     #[doc(hidden)]
     pub fn waited_since(mut self, begun: SystemTime) -> Self {
         self.waited_since = Some(begun);
         self
     }
 
-    /// Does the same as [`open_while`](Self::open_while), and passes `goes_on` the error of the last attempt: the channel does not exist,
-    /// or [`is_passing`](ChannelError::is_passing).
+    /// Does the same as [`open_while`](Self::open_while), but also passes the error of the last attempt to `goes_on`. The error says that
+    /// the channel does not exist, or it is a [passing](ChannelError::is_passing) error.
     ///
     /// # Errors
     /// [`ChannelError`]. After an error, no file is left.
@@ -98,8 +99,9 @@ impl SubscriberBuilder {
 }
 
 impl Publisher {
-    /// From the time at which `flag` is not 0, no call of this publisher waits for a gate. A message that a gate holds up is refused with
-    /// [`PublishError::Full`](crate::PublishError::Full). If a gate leaves no room for the end of the stream, the channel stays open.
+    /// Sets the flag that ends all waits for gates: while `flag` is not 0, no call of this publisher waits for a gate. A message that a
+    /// gate holds up is then refused with [`PublishError::Full`](crate::PublishError::Full). If a gate leaves no room for the end of the
+    /// stream, the channel stays open.
     #[doc(hidden)]
     pub fn hurry_after(&mut self, flag: Arc<AtomicUsize>) {
         self.hurry(flag);

@@ -23,7 +23,7 @@ pub(super) enum Step {
     Frame(FrameHeader),
     /// Nothing more has been written.
     End,
-    /// The file is sealed, and this was its last frame.
+    /// The cursor has passed the last frame of a finished file.
     Sealed,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Step {
 pub(super) struct Fault {
     /// Offset at which a frame was due.
     pub(super) offset: u64,
-    /// Number of bytes up to the next whole frame, or to the end.
+    /// Number of bytes up to the next whole frame. If there is no such frame, the number of bytes up to the footer.
     pub(super) bytes: u64,
     /// The reason why these bytes are no frame.
     pub(super) why: FormatError,
@@ -83,7 +83,7 @@ impl Cursor {
     }
 
     /// Sets whether the file can still grow, because a recorder might be writing to it. In a file that can grow, a missing frame at the end
-    /// is not an error: the frame might still be written. After a file's growth, a bad frame is read from the disk once more.
+    /// is not an error: the frame might still be written. When a file stops growing, a bad frame is read from the disk once more.
     pub(super) fn set_growing(&mut self, is_growing: bool) {
         if self.is_growing && !is_growing {
             self.unsure = None;
@@ -230,8 +230,8 @@ impl Cursor {
         Ok(!is_written && !self.has_waited(self.offset))
     }
 
-    /// Reads the next frame again, because memory can hold an older state than the file. If the file is not finished, also reads once past
-    /// the kernel's page cache.
+    /// Reads the next frame again, because the bytes in memory can be older than the file. If the file is not finished, also reads once
+    /// past the kernel's page cache.
     fn look_twice(&mut self, due: u64) -> io::Result<Found> {
         if self.trailer.is_some() {
             return self.look_due(due);
