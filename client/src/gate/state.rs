@@ -15,8 +15,9 @@
 //!                            a message waited as long as it may   v      |
 //!                                                              DROPPED --+
 //! ```
-//! A reader has no place in the ring while it reads the journal, or before it has reported a loss. Such a reader needs nothing from the
-//! ring, so no message waits for it. If neither the journal nor the ring has a message, the reader reports the message as lost.
+//! A reader has no place in the ring (no position from which it will read the ring) while it reads the journal, or before it has reported a
+//! loss. Such a reader needs nothing from the ring, so no message waits for it. If neither the journal nor the ring has a message, the
+//! reader reports the message as lost.
 //!
 //! A reader that holds the gate when a new ring begins can still be reading the previous ring. It needs all of the new ring. So its gate is
 //! IN FORCE at position 0 from the publisher's first check on.
@@ -158,8 +159,8 @@ impl Standing {
         Self { state, ..self }
     }
 
-    /// Whether the writer could use the space up to `frontier + spare` without overwriting what the reader has not copied. False if the
-    /// reader's position is unknown.
+    /// Whether the writer could use the space up to `frontier + spare` without overwriting records that the reader has not copied yet.
+    /// False if the reader's position is unknown.
     pub(super) fn has_room(self, frontier: u64, spare: u64, capacity: u64) -> bool {
         self.passed.is_some_and(|passed| frontier.saturating_add(spare) <= passed.saturating_add(capacity))
     }
@@ -197,9 +198,9 @@ pub(crate) enum Patience {
     Waits,
     /// The call never waits.
     Never,
-    /// The call waits at most as long as the gate allows, and then publishes a control record. If the gate refuses, the record can go
-    /// beyond the lag, as long as it overwrites nothing that the reader has not copied, and leaves a chunk of the ring free. That chunk is
-    /// for the end of the stream, or for the first record of the next publisher.
+    /// The call waits at most as long as the gate allows, and then publishes a control record. If the gate refuses, the record can use the
+    /// ring beyond the lag. But it must not overwrite records that the reader has not copied, and must leave one chunk of the ring free.
+    /// That chunk is for the end of the stream, or for the first record of the next publisher.
     Insists,
     /// Does the same as [`Insists`](Self::Insists) for the record that ends the stream. This record can use the last chunk.
     Ends,
@@ -232,8 +233,8 @@ impl Patience {
         }
     }
 
-    /// Decides as [`fate`](Self::fate), for a publisher in a hurry: nothing waits any more. A gate that has not had its longest wait is not
-    /// dropped for that.
+    /// Decides as [`fate`](Self::fate) does, but for a publisher that must not wait any more. A record that would have to wait is refused,
+    /// or is published if it is a control record for which there is room. No gate is dropped before its longest wait is over.
     pub(super) fn fate_in_a_hurry(self, then: Then, is_over: bool, has_room: bool) -> Fate {
         match self.fate(then, is_over, has_room) {
             Fate::Waits if matches!(self, Self::Insists | Self::Ends) && has_room => Fate::Passes,
@@ -242,7 +243,7 @@ impl Patience {
         }
     }
 
-    /// The number of bytes that the ring must have left after a control record beyond the lag. `chunk` is the ring's chunk.
+    /// The number of free bytes that a control record beyond the lag must leave in the ring. `chunk` is the ring's chunk.
     pub(super) fn spare(self, chunk: u64) -> u64 {
         if self == Self::Ends { 0 } else { chunk }
     }
@@ -394,8 +395,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the page claims: if the gate is in force, the ring still has everything from the reader's position on, and the gate's
-        /// bound keeps the writer from overwriting it.
+        /// For any claim in the page: if the gate is in force, the ring still has all records from the reader's position on, and the gate's
+        /// bound keeps the writer from overwriting these records.
         #[test]
         fn any_claim(
             state in 0..4u64, known in any::<Option<u64>>(), held: bool, claim in any::<Option<u64>>(),

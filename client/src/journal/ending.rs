@@ -1,7 +1,7 @@
 //! The end of a journal, and the start of a ring that continues after it. If a channel's memory is gone, for example after a reboot, the
-//! channel's sequences continue after its journal. If the journal ends with a clean record, the next sequence is the one after the
-//! journal's last. Otherwise the next sequence is the one after the reserve, which no publisher has passed.
-//!
+//! channel's sequences continue after its journal. The next sequence depends on the journal's last record. After a clean record, which says
+//! that the stream ended, it is the one after the journal's last sequence. Otherwise it is the one after the reserve. The reserve is a
+//! sequence in the journal that no publisher has passed.
 //! Before any process sees the new ring, a file is added to the journal and synced. The file says which ring comes next, which sequences
 //! are left out, and what the new reserve is. So a reader of the journal finds the ring, and no sequence is used twice.
 
@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The end of a journal to which no recorder writes. As long as this value lives, no recorder begins there.
+/// The end of a journal to which no recorder writes. As long as this value lives, no recorder can begin to write to the journal.
 ///
 /// ```no_run
 /// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -62,8 +62,8 @@ struct LastRecords {
 
 impl Ending {
     /// Reads the end of a journal of `channel` in the directory at `path`, and takes the journal's lock. Reads the journal of `stream`, or
-    /// the newest journal if `stream` is `None`. If the recorder was killed, everything that it wrote counts. If this user can only read
-    /// the journal, the end is still known, and only [`begin`](Self::begin) and [`reopen`](Self::reopen) fail.
+    /// the newest journal if `stream` is `None`. The records of a recorder that was killed count too. If this user can only read the
+    /// journal, this call succeeds, and only [`begin`](Self::begin) and [`reopen`](Self::reopen) fail.
     ///
     /// Cost: the call reads the headers of all files. If the last file is not sealed, the call reads this file as a whole, at the speed of
     /// the disk.
@@ -89,7 +89,7 @@ impl Ending {
         let mut journal = None;
         for own in streams.into_journals() {
             let is_sought = stream.is_none_or(|stream| own.stream().is_some_and(|own| own.is(stream)));
-            // Nothing is made in a directory that has no journal.
+            // A directory without a journal is left out, so that no lock file is made in it.
             if is_sought && has_journal(own.folder())? {
                 // A file that cannot be read might be the newest.
                 if own.files().is_empty() {
@@ -153,7 +153,7 @@ impl Ending {
         self.said.clean == Some(self.due)
     }
 
-    /// The first sequence that no message has had, for a channel whose ring is gone.
+    /// The sequence at which the channel continues if its ring is gone. No message can have had this sequence or a later one.
     ///
     /// # Errors
     /// [`JournalError::UsedUp`]
@@ -297,8 +297,8 @@ pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> R
     add_file(&folder, header, sequences, Some(Clock::of_segment(ring).now()))
 }
 
-/// Adds one sealed file. A recorder continues at `sequences.start`. The earlier sequences from `header.sequence` on are noted as lost. The
-/// next message gets `sequences.end`. The caller holds the lock. `ticks` is the time on the ring's clock.
+/// Adds one sealed file. It notes the sequences from `header.sequence` up to, but without, `sequences.start` as lost. A recorder continues
+/// at `sequences.start`. The next message gets `sequences.end`. The caller holds the lock. `ticks` is the time on the ring's clock.
 fn add_file(
     folder: &Folder,
     header: FileHeader,
@@ -337,7 +337,7 @@ fn add_file(
 }
 
 /// Opens or makes the journal's directory at `path` and the folder of a stream in it, and syncs their names to the disk. Also returns the
-/// number that the first file of a stream without files must have.
+/// number for the stream's first file, if the stream has no file yet.
 fn make_folder(path: &Path, stream: StreamId) -> Result<(Folder, u64), JournalError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = folder_of(path, stream);
@@ -364,7 +364,7 @@ fn has_journal(folder: &Folder) -> Result<bool, JournalError> {
     Ok(names.iter().any(|name| name.to_str().is_some_and(is_file)))
 }
 
-/// Refuses a journal if this build cannot read one of its files. A file without a whole header does not count, because it was never synced.
+/// Returns an error if this build cannot read a file of the journal. A file without a whole header is ignored, because it was never synced.
 fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     let own = journal.files().first().map(|file| file.header.stream);
     for problem in journal.problems() {

@@ -11,7 +11,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// The system refused.
+    /// A call of the operating system failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Os {
         /// The operation.
@@ -37,7 +37,7 @@ pub enum JournalError {
         /// The stream of the files, if the files name it.
         stream: Option<StreamId>,
     },
-    /// A link has the name of a stream's folder. No reader follows it.
+    /// A link has the name of a stream's folder. No reader follows the link.
     #[error(
         "{}: is a link, and the folder of a stream must be a real one: move the folder back, or make the journal's directory the link",
         path.display()
@@ -142,7 +142,8 @@ pub enum JournalError {
     Channel(#[from] ChannelError),
 }
 
-/// Explains what to give instead of the folder of one stream, or how to move files in a directory to a folder of their stream.
+/// Returns advice for a directory that holds files of a journal directly. If `path` is the folder of one stream, the advice is to give the
+/// directory above. Otherwise it is to move the files to a folder of their stream.
 fn moving(path: &Path, stream: Option<StreamId>) -> String {
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let is_named = |stream: StreamId| whole.file_name().is_some_and(|name| *name == *stream.to_string());
@@ -187,8 +188,8 @@ impl JournalError {
         matches!(self, Self::Channel(e) if e.is_failure())
     }
 
-    /// Whether it stays unknown if the journal has a message, because no daemon answers, or because descriptors or memory are short, here
-    /// or in the daemon.
+    /// Whether this error leaves it open whether the journal has a message. This is so if no daemon answers, or if descriptors or memory
+    /// are short, here or in the daemon.
     pub(crate) fn is_undecided(&self) -> bool {
         let is_short = match self {
             Self::Os { source, .. } => is_shortage(source),
@@ -228,9 +229,8 @@ impl JournalError {
 mod tests {
     use super::*;
 
-    /// An earlier mistake: if a daemon could not open a journal's file at the moment, the journal counted as gone. With the same fault in
-    /// a directory, the reader waited.
-    /// not.
+    /// An earlier mistake: if a daemon could not open a journal's file at the moment, the journal counted as gone. With the same fault in a
+    /// directory, the reader waited.
     #[test]
     fn a_file_that_cannot_be_opened_now_is_waited_for_in_a_directory_and_at_a_daemon() {
         let refused = |code| JournalError::Channel(ChannelError::Refused { code, why: String::new() });

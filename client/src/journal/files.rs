@@ -41,7 +41,7 @@ enum Place {
     Daemon {
         client: Client,
         channel: String,
-        /// Whether a recorder appended when the daemon last answered.
+        /// Whether a recorder was appending to the journal when the daemon last answered.
         recording: bool,
     },
 }
@@ -277,7 +277,7 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
             first.unwrap_or(later.len()).saturating_sub(1)
         }
     };
-    // A file without messages, but with control records, can precede a file that begins with the same sequence.
+    // Several files can begin with the same sequence, if the earlier ones have control records and no messages. The earliest comes next.
     while after > 0 && at > 0 && later[at - 1].header.sequence == later[at].header.sequence {
         at -= 1;
     }

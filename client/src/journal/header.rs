@@ -20,8 +20,8 @@ pub fn ring_identity(ring: &Header) -> RingIdentity {
     RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() }
 }
 
-/// Makes the header of the first file of a new journal, for the channel in this ring. Salt and wall clock are not set yet. The fields about
-/// the ring are the same in each file that has messages of this ring.
+/// Makes the header of the first file of a new journal, for the channel in this ring. The caller must still set the salt and the wall
+/// clock. The fields about the ring are the same in each file that has messages of this ring.
 ///
 /// # Errors
 /// The system's error, if the system reports no boot id.

@@ -39,7 +39,8 @@ pub struct FileInfo {
 }
 
 impl FileInfo {
-    /// Whether the recorder abandoned this file after an error of the disk. Messages that were not safe by then are also in the next file.
+    /// Whether the recorder abandoned this file after an error of the disk. Messages that were not safe on disk by then are also in the
+    /// next file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -194,12 +195,12 @@ impl Opened {
 }
 
 impl Journal {
-    /// The folder of a stream. Nothing in it has been read.
+    /// Opens the folder of a stream. Nothing in the folder is read yet.
     pub(super) fn in_folder(folder: &Folder, stream: StreamId) -> io::Result<Self> {
         Ok(Self::of(folder.folder(stream.to_string())?, Some(stream)))
     }
 
-    /// The directory at `path`. Nothing in it has been read.
+    /// Opens the directory at `path`. Nothing in the directory is read yet.
     pub(super) fn unlisted(path: &Path) -> Result<Self, JournalError> {
         let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
         Ok(Self::of(folder, None))
@@ -287,7 +288,8 @@ impl Journal {
                 Err(Unusable::Wrong(why)) => self.problems.push(Problem { name, why }),
             }
         }
-        // A recorder gives at most the last file its name before it writes the first bytes. So an earlier file without bytes is a problem.
+        // At most the last file can have its name before its recorder has written the first bytes. So an earlier file without bytes is a
+        // problem.
         let last = self.files.iter().filter_map(|file| parse_file_name(&file.name)).max();
         let is_all_written = unwritten.is_empty();
         self.problems.extend(unwritten.into_iter().filter(|file| parse_file_name(&file.name) <= last));
@@ -440,8 +442,8 @@ impl Journal {
         self.files.first().map(|file| file.header.sequence)
     }
 
-    /// Returns true if a recorder runs, and if this user can open the file of the directory's [lock](take_lock). A recorder holds this
-    /// lock. Each refresh opens the lock's file, and this call checks the lock. Cost: one system call.
+    /// Whether a recorder runs. A recorder holds the directory's [lock](take_lock). False if this user cannot open the lock's file. Each
+    /// refresh opens the lock's file, and this call checks the lock. Cost: one system call.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;

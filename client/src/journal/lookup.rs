@@ -36,8 +36,8 @@ impl Journal {
     }
 
     /// Opens a reader at a wall-clock time, in nanoseconds since 1970. The reader begins with the first message of the stream that has this
-    /// time or a later time. If the clock was set back, messages with earlier times can follow, but no message of that time or later is
-    /// left out. A message without a time of its own has the time [of the last clock record](Reader::about_ns) before it.
+    /// time or a later time. If the clock was set back, messages with earlier times can follow, but no message with this time or a later
+    /// time is left out. A message without a time of its own has the time [of the last clock record](Reader::about_ns) before it.
     ///
     /// Cost: the same as for [`read_from`](Self::read_from).
     ///

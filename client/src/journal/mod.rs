@@ -1,4 +1,4 @@
-//! Journals: files that keep what channels published, and how to read them.
+//! Journals: files that keep the messages of channels. This module reads them.
 //!
 //! A recorder writes a journal. The recorder is part of a daemon, or is the command `shmcast record`. `JOURNAL.md` of the crate
 //! `shmcast-layout` defines the bytes of the files.
