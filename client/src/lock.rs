@@ -57,7 +57,7 @@ impl Drop for Held {
             return;
         }
         let lock = libc::flock { l_type: libc::F_UNLCK as _, ..whole_file() };
-        // Unlocking a held lock cannot fail. If it did, closing the last duplicate would release the lock.
+        // Unlocking a held lock cannot fail. If it failed, the lock would be released when the last duplicate is closed.
         let _ = fcntl(&*self.file, FcntlArg::F_OFD_SETLK(&lock));
     }
 }
@@ -95,8 +95,8 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
 }
 
-/// Returns the epoch and the last state of a publisher that died: no process holds `lock`, and no publisher has closed the channel. `state`
-/// reads the state of the lock's segment.
+/// Returns the epoch and the last state of a publisher that died. A publisher has died if no process holds `lock`, and no publisher has
+/// closed the channel. `state` reads the state of the lock's segment.
 ///
 /// A publisher takes the lock before it touches the segment's state, and closes the channel before it releases the lock. So the state is
 /// read before and after the check of the lock. If both values are equal, the state did not change during the check.

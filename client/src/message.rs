@@ -87,10 +87,10 @@ pub enum Event<'a> {
         /// The epoch of the new publisher.
         epoch: u64,
     },
-    /// The publisher is gone without an end of the stream: it died, or it left the channel open for the next publisher, as a bridge does
-    /// that ends. No other publisher has taken over yet. Request this event with
-    /// [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). The event arrives once per death, after all messages of the dead
-    /// publisher.
+    /// The publisher is gone without an end of the stream. It died, or it left the channel open for the next publisher, as a bridge does
+    /// when it ends. No other publisher has taken over yet. Request this event with
+    /// [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). The event arrives once for each publisher that is gone, after all
+    /// messages of that publisher.
     ///
     /// The next call that receives waits for the next publisher. If the next publisher takes over before this reader polls, the reader gets
     /// only [`NewEpoch`](Self::NewEpoch).

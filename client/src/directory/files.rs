@@ -167,8 +167,8 @@ impl ChannelFiles {
         Err(ChannelError::ForeignDirectory { dir: self.folder.path().to_owned(), owner })
     }
 
-    /// Returns an error if the directory or the segment of the channel exists with another mode than a publisher with mode `wanted` would
-    /// give it. Also returns an error if the parent directory keeps out users whom `wanted` lets in.
+    /// Returns an error if the mode of the channel's directory or segment does not match `wanted`. Also returns an error if the parent
+    /// directory keeps out users whom `wanted` lets in.
     pub(crate) fn check_mode(&self, wanted: u32) -> Result<(), ChannelError> {
         let of = |folder: &Folder| match folder.own_stat() {
             Ok(stat) => Ok((folder.path().to_owned(), mode(&stat) & 0o777)),

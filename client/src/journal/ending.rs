@@ -1,7 +1,8 @@
 //! The end of a journal, and the start of a ring that continues after it. If a channel's memory is gone, for example after a reboot, the
-//! channel's sequences continue after its journal. The next sequence depends on the journal's last record. After a clean record, which says
-//! that the stream ended, it is the one after the journal's last sequence. Otherwise it is the one after the reserve. The reserve is a
-//! sequence in the journal that no publisher has passed.
+//! channel's sequences continue after its journal. If the journal ends with a clean record, which says that the stream ended, the next
+//! sequence follows the journal's last sequence. Otherwise the next sequence follows the journal's reserve, which is a sequence that no
+//! publisher has passed.
+//!
 //! Before any process sees the new ring, a file is added to the journal and synced. The file says which ring comes next, which sequences
 //! are left out, and what the new reserve is. So a reader of the journal finds the ring, and no sequence is used twice.
 

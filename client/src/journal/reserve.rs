@@ -43,7 +43,7 @@ fn noted(journal: &mut Journal, least: u64) -> Result<u64, JournalError> {
     journal.refresh()?;
     let reserve = journal.files().iter().map(|file| file.header.reserve).max().unwrap_or(0);
     let Some(last) = journal.files().last().filter(|_| reserve < least).cloned() else { return Ok(reserve) };
-    // After this sync, everything that another program has written to the file is safe, and so is everything that is read below.
+    // After this sync, all bytes that are read below are safe from a power cut, even bytes that another program has written.
     let synced = journal.folder().file(&last.name, OFlags::RDONLY).and_then(|file| file.sync_all());
     synced.map_err(JournalError::os("sync", journal.path_of(&last)))?;
     Ok(reserve.max(reserve_in(journal.open_file(&last)?, &journal.path_of(&last))?))

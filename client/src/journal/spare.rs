@@ -50,7 +50,7 @@ pub(super) fn spare_of(folder: &Folder) -> Result<Option<Opened>, JournalError> 
     }
 }
 
-/// Gives a file its final name, as the next recorder would do, if the file's recorder ended before this step.
+/// Gives the last file its final name, if its recorder ended before it could do so. The next recorder would do the same.
 pub(super) fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let os = || JournalError::os("name", folder.path_of(SPARE));
     let file = match folder.file(SPARE, OFlags::RDONLY) {

@@ -112,7 +112,7 @@ impl Streams {
         named.is_ok_and(|named| FileType::from_raw_mode(named.st_mode).is_symlink())
     }
 
-    /// Whether a stream's folder still has its name.
+    /// Whether the name of a stream's folder still leads to the folder that is open here.
     fn is_named(&self, journal: &Journal) -> bool {
         let named = journal.path().file_name().map(|name| self.folder.stat(name));
         let own = journal.folder().own_stat();
@@ -165,7 +165,7 @@ impl Streams {
         self.journals.iter().position(|journal| journal.stream().is_some_and(|own| own.is(stream)))
     }
 
-    /// Refuses a directory that contains the journal of another channel.
+    /// Returns an error if the directory contains the journal of a channel with another name.
     ///
     /// # Errors
     /// [`JournalError::OtherChannel`].

@@ -41,13 +41,13 @@ pub struct Verified {
     pub messages: u64,
     /// Bytes that were checked.
     pub bytes: u64,
-    /// The first sequence, and the sequence due at the end.
+    /// The journal's first sequence, and the sequence that would come next after its end.
     pub sequences: Option<(u64, u64)>,
     /// Sequences that are missing, in order.
     pub losses: Vec<Loss>,
     /// The damages that were found.
     pub damages: Vec<Damage>,
-    /// Files that cannot be used. Nothing shows whether the journal had synced them to the disk, so they might be damaged.
+    /// Files that cannot be used. Nothing shows whether the recorder had synced them to the disk, so they might be damaged.
     pub unused: Vec<Damage>,
     /// The number of losses that are only counted, and not listed, because there are too many.
     pub losses_not_listed: u64,

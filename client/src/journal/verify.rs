@@ -29,7 +29,7 @@ pub struct Verify<'a> {
     due: Option<u64>,
     /// Number, salt and chain of the previous file. `None` if the header of the next file need not match them.
     before: Option<(u64, u64, u32)>,
-    /// Name and end of the previous file, if it has no trailer.
+    /// Name of the previous file, and the offset at which its frames end, if that file has no trailer.
     unsealed: Option<(String, u64)>,
     /// The greatest sequence that some frame reports as durable.
     durable: u64,
@@ -50,7 +50,7 @@ struct Undecided {
 /// The state of the check of one file.
 #[derive(Debug, Default)]
 struct InFile {
-    /// The sequence due, even if a later file begins before it.
+    /// The next sequence in this file, even if a later file begins at an earlier sequence.
     due: u64,
     entries: Vec<IndexEntry>,
     messages: u64,
@@ -199,7 +199,7 @@ impl<'a> Verify<'a> {
         }
         self.due = Some(header.sequence);
         if trailer.is_some() {
-            // All earlier files were sealed before this file was.
+            // All earlier files were sealed before this file, so their sequences are safe on the disk.
             self.durable = self.durable.max(header.sequence - 1);
         }
         if let Some((number, salt, chain)) = self.before

@@ -1,5 +1,5 @@
-//! The start of a channel in a new file, for a channel that has earlier messages in a journal. The first sequence in the file is greater
-//! than each sequence in the journal.
+//! Makes a channel in a new file continue after the journal that has the channel's earlier messages. The first sequence in the file is
+//! greater than each sequence in the journal.
 
 use super::PublisherBuilder;
 use crate::error::ChannelError;
@@ -43,8 +43,8 @@ impl PublisherBuilder {
         find(dir, &self.name).map_err(|e| self.refused_by_journal(e))
     }
 
-    /// Makes `segment` continue the sequences of the journal, and writes this to the journal. `segment` is new: no other process has seen
-    /// it.
+    /// Makes `segment` continue the sequences of the journal, and notes this continuation in the journal. The first sequence is at least
+    /// `least`. `segment` is new: no other process has seen it.
     pub(super) fn go_on_behind(
         &self,
         past: PastOf,
@@ -89,8 +89,8 @@ fn resume(dir: &Path, segment: &Segment) -> Result<(), JournalError> {
     let (first, next) = (segment.first_sequence(), next_of(segment));
     let stream = segment.header().stream;
     let ending = match Ending::of(dir, &segment.header().channel, Some(stream)) {
-        // A running recorder renews the reserve by itself, and the journal has no clean end to withdraw. But after a gap, the next sequence
-        // can be beyond the reserve that the recorder has written. Then the publisher waits.
+        // While a recorder runs, it renews the reserve by itself, and the journal does not end with a clean record. But after a gap, the
+        // next sequence can be beyond the reserve that the recorder has written. Then the publisher waits.
         Err(JournalError::Busy { .. }) => return wait_for_reserve(&folder_of(dir, stream), next),
         Err(JournalError::Empty { .. }) => return create_for(dir, segment.header(), first..next),
         ending => ending?,

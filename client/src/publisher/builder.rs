@@ -40,7 +40,7 @@ pub struct PublisherBuilder {
     /// `None` stands for the default: `open` prepares the first pages, and a thread prepares the other pages after that.
     pub(super) preparation: Option<Preparation>,
     pub(super) schema: (u64, String),
-    /// Whether the channel must have no schema, if `schema` has none.
+    /// Whether an existing channel must have no schema. Has no effect if `schema` has a number.
     pub(super) is_untyped: bool,
     pub(super) labels: String,
     pub(super) clock: Option<ClockKind>,
@@ -164,8 +164,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets how the memory is prepared before [`open`](Self::open) returns, instead of the default. Steps that the kernel refuses are
-    /// listed by [`Publisher::preparation`], and do not make `open` fail.
+    /// Sets how the memory is prepared before [`open`](Self::open) returns. This replaces the default, which is described below. Steps that
+    /// the kernel refuses are listed by [`Publisher::preparation`], and do not make `open` fail.
     ///
     /// By default every page is touched and locked, so that no message meets a page fault, and no page is swapped out. `open` touches the
     /// first 8 MiB. Then a thread of the lowest priority, `shmcast-prepare`, touches the other pages from front to back:
@@ -175,8 +175,8 @@ impl PublisherBuilder {
     /// - The thread runs on the CPUs of the thread that calls `open`. If the calling thread has a real-time policy, `open` touches all
     ///   pages itself.
     ///
-    /// [`Preparation::FULL`] does all of this before `open` returns, and puts the ring on huge pages. The default has no huge pages: they
-    /// take some 2.5 ms a MiB, and collapsing pages that are in use makes their users wait.
+    /// [`Preparation::FULL`] touches and locks all pages before `open` returns, and puts the ring on huge pages. The default has no huge
+    /// pages. To make them takes some 2.5 ms a MiB, and processes that use the pages at that time must wait.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -278,8 +278,8 @@ impl PublisherBuilder {
     /// reboot lost the channel's memory.
     ///
     /// - If the journal ends with a clean record, sequences continue at the next sequence.
-    /// - Otherwise sequences continue after the journal's reserve, up to 2^32 further. No publisher has passed the reserve. Readers of the
-    ///   journal learn which sequences are left out.
+    /// - Otherwise sequences continue after the journal's reserve, a sequence that no publisher has passed. The reserve is up to 2^32
+    ///   sequences after the journal's last sequence. Readers of the journal learn which sequences are left out.
     /// - The epoch continues, too.
     /// - If there is no journal yet, this option begins a journal. The parent of the journal's directory must exist.
     ///

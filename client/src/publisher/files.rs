@@ -19,7 +19,7 @@ use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
 use std::io;
 
-/// Attempts to open a channel that other processes remove meanwhile.
+/// Number of attempts to open a channel if other processes remove it again and again.
 const ATTEMPTS: u32 = 1000;
 
 impl PublisherBuilder {
@@ -75,7 +75,7 @@ impl PublisherBuilder {
         let gates = settle(&self.name, &self.gates, &segment.header().geometry)?;
         files.make_readers(self.file_mode())?;
         let gates = files.open_gates(&gates)?;
-        // The journal is changed last, because a failed call must not use up its sequences.
+        // The journal is changed last, because a failed call must not use up sequences of the journal.
         self.tell_journal(&segment)?;
         let mut publisher = self.start(segment, lock.held, gates)?;
         publisher.place = files.place_of_segment();
@@ -101,7 +101,7 @@ impl PublisherBuilder {
             self.labels.clone_from(labels);
         }
         let publisher = self.make(files, Geometry::new(capacity, max_message)?, lock, next_of(&old))?;
-        // This store is the last step: a reader that notices it and attaches again must find the new segment.
+        // This store is the last step: a reader that notices the store and attaches again must find the new segment.
         old.supersede();
         Ok(publisher)
     }
@@ -118,7 +118,7 @@ impl PublisherBuilder {
             let past = self.find_past()?;
             let segment = self.make_segment(files, geometry, past.stream())?;
             let gates = files.open_gates(&gates)?;
-            // The journal is changed last, because a failed call must not use up its sequences.
+            // The journal is changed last, because a failed call must not use up sequences of the journal.
             self.go_on_behind(past, &segment, least)?;
             Ok((segment, gates))
         });
@@ -142,7 +142,7 @@ impl PublisherBuilder {
             ChannelError::NoRoom { name: self.name.clone(), dir, bytes }
         };
         let file = files.make_unfinished(self.file_mode())?;
-        // The memory is reserved before the clock is used, since measuring the clock takes a while.
+        // The memory is reserved before the clock is used, because the clock is measured meanwhile.
         reserve(&file, bytes).map_err(|source| match source {
             source if is_full(&source) => no_room(),
             source => ChannelError::os("reserve memory for", files.unfinished_path())(source),

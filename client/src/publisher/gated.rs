@@ -143,21 +143,21 @@ impl Publisher {
         publish_and_post(writer, (gates, hosted), board, (payload, mark), time, patience)
     }
 
-    /// From the time at which `flag` is not 0, no call of this publisher waits for a gate.
+    /// Sets the flag that ends all waits for gates: while `flag` is not 0, no call of this publisher waits for a gate.
     pub(crate) fn hurry(&mut self, flag: Arc<AtomicUsize>) {
         if let Some(gates) = &mut self.gates {
             gates.hurry_after(flag);
         }
     }
 
-    /// Calls this function while a message waits for a gate.
+    /// Sets the function that is called again and again while a message waits for a gate.
     pub(crate) fn call_meanwhile(&mut self, meanwhile: Meanwhile) {
         if let Some(gates) = &mut self.gates {
             gates.call_meanwhile(meanwhile);
         }
     }
 
-    /// Before a control record is published, waits for the gates if this is necessary.
+    /// Waits for the gates, if this is necessary, before a control record is published.
     ///
     /// # Errors
     /// [`PublishError::Full`] if a gate refuses, and the record might overwrite messages that the gate's reader has not read. A gate that

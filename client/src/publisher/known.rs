@@ -108,7 +108,7 @@ impl Publisher {
         self.segment.header()
     }
 
-    /// Whether the channel was closed when this publisher opened it: the publisher before this one had told readers the end of the stream.
+    /// Whether the channel was closed when this publisher opened it: the previous publisher had written the end of the stream.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -258,7 +258,8 @@ impl Publisher {
     /// Lends `length` bytes into which the caller writes a message, for serializers that need memory to write to. Nothing is published
     /// before [`Claim::commit`], and a dropped claim has no effect.
     ///
-    /// At first the bytes have the contents of earlier claims of this publisher. Cost: the commit copies the payload into the ring.
+    /// The bytes are not cleared: they can have the contents of earlier claims of this publisher. Cost: the commit copies the payload into
+    /// the ring.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -312,8 +313,8 @@ impl Publisher {
     /// Whether a daemon has given the channel to another publisher. If so, no reader receives what this publisher publishes. Costs two
     /// loads. Always false if the channel is a file.
     ///
-    /// A message that was being published at that moment might have reached no reader. The next publisher's sequences continue where this
-    /// publisher was cut off.
+    /// If a message was being published when the channel was given away, it might have reached no reader. The next publisher's sequences
+    /// continue after the last message that readers receive from this publisher.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -448,7 +449,8 @@ impl fmt::Debug for Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if !self.stays_open && !self.lock.is_a_childs() && !std::thread::panicking() {
-            // Without room for the end, the stream stays open, because the record of the end would overwrite what a gate protects.
+            // Without room for the end, the stream stays open. The record of the end would overwrite messages that a gate's reader has not
+            // read.
             if self.make_way_for_control(Patience::Ends).is_ok() {
                 self.writer.close(self.clock.now());
             }

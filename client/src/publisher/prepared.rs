@@ -1,6 +1,6 @@
 //! Prepares a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most of it afterwards on a thread.
 //!
-//! The thread touches only the map, and runs only as long as the publisher exists. No call waits for the thread.
+//! The thread only touches the mapped memory, and runs only as long as the publisher exists. No call waits for the thread.
 
 use rustix::process::nice;
 use shmcast_layout::mem::{Pieces, Preparation, Step, is_real_time};
@@ -38,7 +38,7 @@ impl Prepared {
         let prepared = Arc::new(OnceLock::new());
         let publisher = Arc::downgrade(&prepared);
         let thread = std::thread::Builder::new().name("shmcast-prepare".into()).spawn(move || {
-            // If the kernel refuses this, the thread keeps the priority of the opener.
+            // If the kernel refuses the lowest priority, the thread keeps the priority of the thread that called `open`.
             let _ = nice(LOWEST_PRIORITY);
             let is_wanted = || publisher.strong_count() > 0;
             let touched: io::Result<()> = pieces.take_while(|_| is_wanted()).collect();

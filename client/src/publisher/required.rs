@@ -7,9 +7,9 @@ use shmcast_layout::control::{Properties, Required, SchemaTerms};
 use shmcast_layout::segment::Segment;
 
 impl PublisherBuilder {
-    /// Refuses a channel that has a schema. Use this option if the program does not know the schema of its messages: readers of a channel
-    /// with a schema would decode each message by that schema. After [`schema`](Self::schema) with a number, this call has no effect. A
-    /// new channel gets no schema.
+    /// Makes [`open`](Self::open) refuse a channel that has a schema. Use this option if the program does not know the schema of its
+    /// messages: readers of a channel with a schema would decode each message by that schema. After [`schema`](Self::schema) with a number,
+    /// this call has no effect. A new channel gets no schema.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -35,7 +35,7 @@ impl PublisherBuilder {
         Required { capacity: self.capacity, max_message: self.max_message, schema, board }
     }
 
-    /// Refuses an existing channel if its properties differ from the options.
+    /// Returns an error if the properties of an existing channel differ from the options.
     pub(super) fn check(&self, segment: &Segment) -> Result<(), ChannelError> {
         check(&self.name, &self.required(), &properties_of(segment))
     }
@@ -51,7 +51,7 @@ fn properties_of(segment: &Segment) -> Properties {
     }
 }
 
-/// Refuses the channel `name` with the properties `found` if they are not the required ones.
+/// Returns an error if the properties `found` of the channel `name` are not the required ones.
 pub(crate) fn check(name: &str, required: &Required, found: &Properties) -> Result<(), ChannelError> {
     let asked = [
         ("capacity", found.capacity, required.capacity),

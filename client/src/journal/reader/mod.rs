@@ -20,9 +20,9 @@ const PAUSE: Duration = Duration::from_micros(200);
 ///
 /// The reader uses `pread` and reads 1 MiB ahead. It allocates 1 MiB, or the size of the largest frame of the files if this is more (32 MiB
 /// at most).
-///
-/// The reader checks checksums, salts, numbers, chains and sequences before it returns anything. It returns a part that fails the check as
-/// [`Entry::Lost`] with exactly the part's sequences. If retention removed old files before this reader reached them, the reader reports
+/// The reader checks checksums, salts, numbers, chains and sequences before it returns anything. For bytes that fail a check, it returns
+/// [`Entry::Lost`] with exactly the missing sequences. If retention removed old files before this reader reached them, the reader reports
+/// their messages as lost with [`Cause::Cut`].
 /// their messages as lost with [`Cause::Cut`].
 #[derive(Debug)]
 pub struct Reader {
@@ -40,11 +40,11 @@ pub struct Reader {
     /// The next sequence according to the frames that were read. During a seek, this sequence is below `due`.
     pub(super) due_in_file: u64,
     frame: Option<InFrame>,
-    /// The place before the last entry.
+    /// The sequence and the place before the entry that was returned last.
     before: Option<(u64, InFrame)>,
     /// Whether the reader has read the file's last frame.
     is_over: bool,
-    /// Wall clock and ticks at the same moment.
+    /// Two readings of the same moment: the wall clock in nanoseconds, and the ring's clock in ticks.
     pub(super) clock: Option<(u64, u64)>,
     /// Until this time, the reader does not check for new data.
     rest_until: Option<Instant>,
@@ -116,8 +116,9 @@ impl Reader {
         wall_ns(self.clock?, self.header()?.ring.clock_hz, time)
     }
 
-    /// The wall clock of a message. For a message without a time of its own, the result is the time of the journal's last clock record
-    /// before the message, at most a second earlier. `None` if the journal has no clock record and no time before the message.
+    /// The wall-clock time of a message, in nanoseconds since 1970. For a message without a time of its own, the result is the time of the
+    /// journal's last clock record before the message, at most a second earlier. `None` if the journal has neither a clock record nor a
+    /// time before the message.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -171,7 +172,7 @@ impl Reader {
         self.files.pause()
     }
 
-    /// After this call, the next read checks for new data at the end of the journal, even if the last check was recent.
+    /// Makes the next read check for new data at the end of the journal, even if the last check was recent.
     pub(crate) fn look_now(&mut self) {
         (self.rest_until, self.looked_for_files) = (None, None);
     }
@@ -338,7 +339,7 @@ impl Reader {
         }
     }
 
-    /// Moves past the frame. If messages are missing before the next frame, returns this loss. The outer `None` means that nothing more has
+    /// Moves to the next frame. If messages are missing before that frame, returns their loss. The outer `None` means that nothing more has
     /// been written.
     fn advance(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
         if self.rest_until.is_some_and(|until| Instant::now() < until) {
@@ -385,7 +386,7 @@ impl Reader {
         Ok(Some(Loss { from, to: next - 1, cause }))
     }
 
-    /// Returns the cause of missing messages as the footer names it. If the footer has no cause, the disk lost the frames.
+    /// Returns the cause that the footer names for the missing messages. If the footer names no cause, the frames were damaged on the disk.
     fn cause_of(&mut self, from: u64) -> Result<Cause, JournalError> {
         let Some(cursor) = self.cursor.as_mut() else { return Ok(Cause::Damaged) };
         // If the footer is not in memory, reading it replaces the current frame, so the frame is read again.
@@ -414,7 +415,8 @@ impl Reader {
             }
             return Ok(None);
         };
-        // After the last look at this file, and before the next file was found, the recorder could have completed this file.
+        // The recorder could have completed this file between the last look at it and the finding of the next file. So this file is read
+        // again.
         if !std::mem::replace(&mut self.is_last_look, true) {
             self.look_now();
             if let Some(cursor) = &mut self.cursor {
