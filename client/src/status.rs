@@ -154,7 +154,7 @@ pub(crate) fn gate_report(
         None => GateState::Absent,
         Some(_) if !has_publisher => GateState::Joining,
         Some(_) => match GateState::of_word(figures.state) {
-            // The publisher has not looked since this reader took the gate.
+            // The publisher has not checked the gate since this reader took it.
             GateState::Absent => GateState::Joining,
             told => told,
         },

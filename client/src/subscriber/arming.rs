@@ -1,4 +1,5 @@
-//! Waiting in the caller's own event loop. The loop waits for the descriptor of the bell, and calls `arm` before each sleep.
+//! Waiting in the caller's own event loop. The loop waits for the descriptor of the subscriber's bell, which is the socket by which a
+//! daemon wakes the subscriber. The loop calls `arm` before each sleep.
 
 use super::Subscriber;
 use super::waiting::Rest;

@@ -21,7 +21,7 @@ impl Border {
     }
 }
 
-/// Runs a batch of the subscriber that `of` returns. During the batch, the journal returns no message of another ring.
+/// Calls `run` as a batch of the subscriber that `of` returns. During the batch, the journal returns no message of another ring.
 ///
 /// An earlier mistake: after a panic in the caller's closure the batch did not end. The journal then kept back each message of another ring
 /// for ever.

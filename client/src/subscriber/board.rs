@@ -59,9 +59,9 @@ struct Conflation {
 enum Step {
     /// The reader fell too far behind. At the next call for an event it reads the board.
     Due,
-    /// Keys whose removal the board has forgotten.
+    /// The reader gets removals of keys that the board has forgotten.
     Forgotten,
-    /// The listed messages.
+    /// The reader gets the listed messages.
     Messages,
 }
 

@@ -31,7 +31,7 @@ pub struct SubscriberBuilder {
     record_latency: bool,
     role: Role,
     wait_for_channel: Option<Duration>,
-    /// The beginning of a wait that the program had before it opens the subscriber.
+    /// The time at which the program began to wait, if it waited before it opened the subscriber.
     pub(crate) waited_since: Option<SystemTime>,
     schema: Option<SchemaId>,
     longest_nap: Duration,
@@ -239,7 +239,7 @@ impl SubscriberBuilder {
     /// If the channel appears in this time, the subscriber begins at the channel's oldest message, even with [`Start::Latest`]. If the
     /// channel exists already, the subscriber begins at its [`start`](Self::start), even if the channel is closed.
     ///
-    /// A daemon is asked less and less often, at last twice a second. The wait also continues while the daemon is restarted, does not
+    /// A daemon is asked again after growing pauses of up to half a second. The wait also continues while the daemon is restarted, does not
     /// answer, or has too many requests of this user. If the channel then exists already, a subscriber with [`Start::Latest`] begins at the
     /// first message that was published after `open` was called.
     ///
@@ -272,7 +272,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Refuses a channel whose message schema has another number or another name.
+    /// Makes opening fail if the channel's message schema has another number or another name.
     #[cfg(any(feature = "pod", feature = "serde"))]
     pub(crate) fn schema_of(mut self, schema: SchemaId) -> Self {
         self.schema = Some(schema);

@@ -69,7 +69,7 @@ impl SubscriberBuilder {
                 self.begin_late(&error, begun);
             }
             is_over = !rest(pause, || goes_on(&error));
-            // A daemon that has just not answered would delay the end of the wait.
+            // Another attempt at a daemon that has just not answered would delay the end of the wait.
             if is_over && matches!(error, ChannelError::Silent { .. }) {
                 return Err(error);
             }
@@ -77,8 +77,9 @@ impl SubscriberBuilder {
         }
     }
 
-    /// Sets the start of a subscriber with [`Start::Latest`] that must wait. All messages of a channel that did not exist are new. A channel
-    /// of a daemon that gave no answer can be older than the wait.
+    /// Sets the start of a subscriber with [`Start::Latest`] that must wait. If the channel did not exist, all its messages are new, so the
+    /// subscriber begins with the oldest. If the daemon gave no answer, the channel can be older than the wait, so the subscriber begins
+    /// with the messages after the beginning of the wait.
     fn begin_late(&mut self, error: &ChannelError, begun: SystemTime) {
         if error.is_unknown_channel() {
             (self.start, self.begins_in_ring) = (Start::Oldest, true);
