@@ -132,8 +132,8 @@ impl Subscriber {
     pub(super) fn skip_in_ring(&mut self) -> Result<Option<Outcome>, RecvError> {
         let before = self.reader.place();
         let resumed = self.reader.resume(self.resume);
-        // Messages of a publisher that was cut off must not count as missed. If no valid message is left in this segment, the next segment
-        // counts the loss of valid messages.
+        // Messages of a publisher that was cut off must not count as missed. If no valid message is left in this segment, the reader moves
+        // to the next segment, and reports the loss of valid messages there.
         let nothing_left = match self.verdict_on_read() {
             Verdict::Open => false,
             Verdict::Closing => true,
@@ -251,7 +251,7 @@ impl Subscriber {
         self.behind = (expected < generation.first).then_some(expected);
         self.doubt = if self.behind.is_some() { Doubt::Behind } else { Doubt::None };
         if let Some(expected) = self.behind {
-            // No message is returned before the loss is reported, or read in the journal.
+            // No message is returned before the loss is reported, or before the missing messages are read from the journal.
             self.reader.jump(Place::nowhere(expected));
         }
         if is_restart {
@@ -307,7 +307,7 @@ pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() ->
     }
 }
 
-/// The sequence that a reader expects in the next generation. `expected` is the sequence that the reader expected before.
+/// The sequence that a reader expects in the next generation. `expected` is the sequence that it expects in the present generation.
 pub(super) fn expected_in(generation: Generation, is_restart: bool, expected: u64) -> u64 {
     match is_restart {
         // A reader that joined after invalid messages expects a higher sequence than the generation's first.

@@ -86,7 +86,7 @@ impl Hosted {
             self.next.push_back(next);
         }
         let mut last = self.generation.generation;
-        // After a restart, sequences belong to other messages.
+        // After a restart, the same sequence belongs to another message.
         let goes_on = |next: &&mut Successor| {
             let before = std::mem::replace(&mut last, next.generation.generation);
             let is_later = next.generation.generation > before;

@@ -36,8 +36,8 @@ impl Subscriber {
         Some(ChannelJournal { origin: past.into_origin(), stream })
     }
 
-    /// Whether the next event comes from the present ring. Otherwise it comes from the journal, from the channel's board, or from the place
-    /// where the subscriber finds its start.
+    /// Whether the next event comes from the present ring. Otherwise it comes from the journal or from the channel's board, or the
+    /// subscriber has yet to find the place at which it begins.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -52,7 +52,7 @@ impl Subscriber {
 
     /// Returns the next event if there is one, as [`try_recv`](Self::try_recv) does. With a message from the journal, also returns the
     /// message's wall-clock time, in nanoseconds since 1970; 0 if the message has no time. With any other event, the second value is
-    /// `None`: [`clock`](Self::clock) is the clock of a message from the ring.
+    /// `None`. The time of a message from the ring is a time of the clock [`clock`](Self::clock).
     ///
     /// The clock of a ring in the journal can be one of an earlier boot, so the journal also records the wall clock each second.
     ///

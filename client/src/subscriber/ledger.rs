@@ -92,7 +92,7 @@ pub(super) struct Ledger {
     forgotten_up_to: u64,
     /// Whether each key that this reader knows was on the board at the last join.
     has_had_all: bool,
-    /// Whether the reader has received a loss since the last join. The board has counted them, and the ledger has not.
+    /// Whether the reader has received a loss since the last join. The board has counted the lost messages, and the ledger has not.
     has_lost: bool,
     /// Whether the channel has moved to another segment since the last join. Then it is not known whether the earlier board refused
     /// messages.
@@ -228,8 +228,8 @@ impl Ledger {
         let spec = snapshot.view().geometry().spec;
         let sequence = self.forgotten_up_to;
         while let Some(row) = self.rows.get(self.forgotten) {
-            // A missing key was removed only if it had been on the board, and if the board has forgotten a removal since the key's last
-            // message.
+            // A key that the board lacks counts as removed only if two things are true: the key had been on the board, and the board has
+            // forgotten a removal after the key's last message.
             let was_there = row.is_there || self.has_had_all;
             if !was_there || row.is_removed || sequence <= row.last || snapshot.has(row.identity) {
                 self.forgotten += 1;

@@ -73,7 +73,7 @@ const BATCH: usize = 64;
 
 /// Receives a channel's messages, in order, each one once.
 ///
-/// A subscriber reads through a read-only map, so neither the publisher nor other readers can notice it. Receiving takes no lock and
+/// A subscriber reads through a read-only mapping, so neither the publisher nor other readers can notice it. Receiving takes no lock and
 /// allocates nothing, and makes no system call unless the wait strategy does. Receiving from the journal can do all three (see
 /// [`SubscriberBuilder::history`]).
 ///
@@ -135,8 +135,8 @@ pub struct Subscriber {
     moves: u64,
     /// Whether the channel came while the builder waited for it. Then the subscriber began with the ring's first message.
     came_before_channel: bool,
-    /// Whether a poll found no event because it had left out [`telling::MOST_LEFT_OUT`] bytes. There can be more to receive. The wait for the
-    /// next event resets it.
+    /// Whether a poll found no event because it had left out [`telling::MOST_LEFT_OUT`] bytes. There can be more to receive. The wait for
+    /// the next event resets this flag.
     stopped_early: bool,
     /// The reason why there is no reader page, if the builder requested a page but it could not be made.
     page_refused: Option<io::Error>,
@@ -190,7 +190,8 @@ impl Subscriber {
     /// publisher is an event only with [`watch_publisher`](SubscriberBuilder::watch_publisher).
     ///
     /// # Errors
-    /// [`RecvError`]. Calling again helps only after [`TooSmall`](RecvError::TooSmall), which only the `_into` calls return.
+    /// [`RecvError`]. Each variant says whether a further call can succeed. Only the `_into` calls return
+    /// [`TooSmall`](RecvError::TooSmall).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -386,7 +387,7 @@ impl Subscriber {
         in_batch(self, |own| own, |own| own.pass_on(most, each))
     }
 
-    /// Does the same as [`recv_batch`](Self::recv_batch), after its checks.
+    /// Does the work of [`recv_batch`](Self::recv_batch) after the checks.
     #[inline(always)]
     fn pass_on<F: Flow>(
         &mut self,
