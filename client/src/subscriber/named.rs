@@ -13,11 +13,11 @@ use std::time::Duration;
 /// Pause between two checks. A check costs three system calls, and two more for a gate.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Checks the names of the segment's file and of the page of the subscriber's gate. Keeps only device and inode of the segment, and no open
-/// file.
+/// Checks the names of the segment's file and of the page of the subscriber's gate. Keeps device and inode of the segment, and does not
+/// keep the segment's file open.
 #[derive(Debug)]
 pub(super) struct Named {
-    /// The channel's files, with device and inode of the segment. A daemon's channel has none.
+    /// The channel's files, with device and inode of the segment; `None` for a daemon's channel.
     files: Option<(ChannelFiles, (u64, u64))>,
     /// Time of the last check, in ticks of the channel's clock.
     looked: Option<u64>,
@@ -84,7 +84,8 @@ impl Subscriber {
         if is_closed { Ok(()) } else { self.look_for_name_if_empty() }
     }
 
-    /// Fails if the segment or the gate's page no longer has its name and the caller has received every record in it.
+    /// Returns an error if the segment or the gate's page no longer has its name. Checks the names only if the caller has received every
+    /// record of the segment.
     fn look_for_name_if_empty(&mut self) -> Result<(), RecvError> {
         if self.named.is_some() && !self.is_elsewhere() && !self.has_more() {
             self.look_for_name()?;
@@ -92,7 +93,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Called when there is no other event. Fails if the segment or the gate's page no longer has its name.
+    /// Called when there is no other event. Returns an error if the segment or the gate's page no longer has its name.
     pub(super) fn look_for_name(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(named) = self.named.as_deref_mut() else { return Ok(None) };
         let now = self.clock.now();

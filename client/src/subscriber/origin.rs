@@ -27,8 +27,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[non_exhaustive]
 pub enum History {
     /// The journal that the channel's daemon keeps. If the channel is a file and `$SHMCAST_JOURNALS` is set, the journal is a subdirectory
-    /// of the directory that this variable names. This directory must exist, and the subdirectory can be absent. The subdirectory has the channel's name. Root, this user or the channel's owner must own
-    /// the journal's directory.
+    /// of the directory that this variable names. The named directory must exist. The subdirectory has the channel's name, and can be
+    /// absent. Root, this user or the channel's owner must own the subdirectory.
     #[default]
     Auto,
     /// No source: overwritten messages are lost.
@@ -195,7 +195,7 @@ impl Origin {
         Ok(Some(Self::Directory { path: dir.join(name), owners: Some(trusted), must_exist: false }))
     }
 
-    /// Refuses a directory that must exist and cannot be read. The directory can still be empty.
+    /// Returns an error if the directory must exist and cannot be read. An empty directory is no error.
     pub(super) fn check(&self) -> Result<(), JournalError> {
         match self {
             Self::Directory { path, must_exist: true, .. } => {
@@ -275,7 +275,7 @@ impl Past {
         self.failed_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE_FOR_DAEMON
     }
 
-    /// Whether it is still unknown after the last search if there is a journal.
+    /// Whether the last search could not find out if there is a journal.
     pub(super) const fn is_undecided(&self) -> bool {
         self.undecided_since.is_some()
     }

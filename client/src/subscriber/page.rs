@@ -30,8 +30,8 @@ pub(super) struct Page {
 pub(super) struct Shown {
     pages: Folder,
     name: String,
-    /// The lock that proves that this reader lives. The page is mapped through another open file than the lock's. If the map shared the
-    /// lock's open file, a forked child's copy of the map would keep the lock after the reader has died.
+    /// The lock that proves that this reader lives. The page is mapped through another open file than the lock's. If the mapping shared the
+    /// lock's open file, a forked child's copy of the mapping would keep the lock after the reader has died.
     lock: Held,
 }
 

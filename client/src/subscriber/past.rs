@@ -249,8 +249,8 @@ impl Subscriber {
         self.past.as_mut().is_none_or(|past| past.told.note(due, control))
     }
 
-    /// Returns to the ring if the ring has the next sequence. With `with_room`, does so only if the reader has some room before the
-    /// publisher can lap it again.
+    /// Returns to the ring if the ring has the next sequence. If `with_room` is true, returns only if the reader then has some room before
+    /// the publisher can lap it again.
     pub(super) fn try_live(&mut self, with_room: bool) -> Result<Option<Outcome>, RecvError> {
         let due = self.reader.place().sequence;
         match self.seek_ahead(due) {
