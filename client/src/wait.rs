@@ -14,7 +14,7 @@ use std::time::Duration;
 ///
 /// # Readers that are faster than the publisher
 /// A reader that has caught up polls the cache line that the publisher writes next. Each poll takes this line away from the publisher. At
-/// full rate this costs the publisher and the reader half of their messages or more.
+/// full rate, half as many messages or fewer then pass through the channel.
 ///
 /// For this reason, a reader tries pauses when messages arrive close to each other. Only two kinds of readers try pauses: those that spin
 /// or yield, and those that a program polls with `try_recv` and similar methods. A trial lasts 512 messages. Each of its pauses lasts until
@@ -34,8 +34,8 @@ pub enum Wait {
     /// - the reader has caught up with the publisher in the middle of a burst;
     /// - the reader takes batches, and is within [`BURST_CLOSE`] messages of the publisher.
     ///
-    /// A reader close to the publisher makes cache lines move back and forth. A reader that stays behind gets several messages together
-    /// from lines that are ready, but a message can be late by [`BURST_PAUSE`]. If fewer than [`BURST`] messages arrive in
+    /// A reader close to the publisher makes cache lines move back and forth. A reader that stays behind gets several messages together,
+    /// from lines that the publisher has finished, but a message can be late by [`BURST_PAUSE`]. If fewer than [`BURST`] messages arrive in
     /// [`BURST_WITHIN`], there is no difference from `Spin`.
     Burst,
     /// Polls this many times without a pause. After that, yields the core after each poll.
@@ -48,9 +48,9 @@ pub enum Wait {
     Backoff,
     /// Sleeps this long between polls. Adds this time and a wake-up to the latency, and uses next to no CPU.
     Sleep(Duration),
-    /// Sleeps until the daemon's waker wakes the reader. A sleeping reader uses next to no CPU. The wake-up delays a message by a small
-    /// share of the silence before the message. `Park` is only for channels of a daemon. While no daemon runs, the reader waits as with
-    /// `Sleep` and a pause of one millisecond.
+    /// Sleeps until the daemon's waker wakes the reader. A sleeping reader uses next to no CPU. The wake-up delays a message. The delay is
+    /// a small share of the time for which no message came before. `Park` is only for channels of a daemon. While no daemon runs, the
+    /// reader waits as with `Sleep` and a pause of one millisecond.
     Park,
 }
 

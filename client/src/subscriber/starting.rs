@@ -25,8 +25,8 @@ pub enum Start {
     /// Start with the first message, in the order of the stream, that was published at this time of the wall clock or later. The search
     /// goes as far back as the channel's journal and the ring.
     ///
-    /// If the clock was set back, messages with earlier times can follow, but no message of that time or later is left out. If a publisher
-    /// stamps no times, all of its messages are read.
+    /// If the clock was set back, messages with earlier times can follow, but no message with this time or a later time is left out. If a
+    /// publisher stamps no times, all of its messages are read.
     ///
     /// The journal has the wall clock of each moment. The ring has only the ages of messages, so the message times are computed from the
     /// present wall clock. If the journal and the ring give different places, the earlier place counts.
@@ -169,7 +169,7 @@ impl Subscriber {
     ///
     /// # Errors
     /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say which sequences are available instead. [`LocateError::Forked`] in a forked
-    /// child. The subscriber keeps its place.
+    /// child. After an error, the subscriber keeps its place.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

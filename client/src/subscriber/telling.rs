@@ -38,9 +38,9 @@ impl Subscriber {
         outcome.into_event(self.buffer.payload())
     }
 
-    /// Like [`receive`](Self::receive), but never waits, and is not optimized for speed. Skips records that cause no event, but does not
-    /// move to another ring. So this ring's properties, such as its clock, apply to all events that the caller takes in a row. When it has
-    /// left out messages of at least [`MOST_LEFT_OUT`] bytes, returns `None` and sets `stopped_early`.
+    /// Does the same as [`receive`](Self::receive), but never waits, and is not optimized for speed. Skips records that cause no event.
+    /// Ends after a move to another ring, so that all events that the caller takes in a row belong to one ring, and have times of one
+    /// clock. When it has left out messages of at least [`MOST_LEFT_OUT`] bytes, returns `None` and sets `stopped_early`.
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
         self.check_process()?;

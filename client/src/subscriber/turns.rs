@@ -25,7 +25,7 @@ pub struct SelectError {
 }
 
 /// Receives from several subscribers that the caller lends for each call. A [`Select`](crate::Select) does the same with subscribers that
-/// it owns. The page of `Select` describes order, fairness, waiting, errors and cost.
+/// it owns. The documentation of `Select` describes order, fairness, waiting, errors and cost.
 ///
 /// Lend the subscribers that were [added](Self::add), in the same order. A call also accepts a subscriber that was not added, in the place
 /// of an added one. But nothing wakes the caller for such a subscriber, so [`Wait::Park`] then polls every millisecond.

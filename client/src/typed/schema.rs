@@ -26,7 +26,7 @@ pub trait Schema {
 
 /// A codec that turns values of a type into messages and back: [`Pod`] or [`Serde`].
 pub trait Codec<T>: sealed::Sealed {
-    /// The error of a value that was not published.
+    /// The error that a publisher returns if it cannot publish a value.
     type PublishError: std::error::Error + Send + Sync + 'static;
 
     #[doc(hidden)]
@@ -40,8 +40,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Plain old data: a message consists of the value's own bytes. Both ends must have the same layout of the type: `#[repr(C)]`, the same
-/// word size and the same byte order.
+/// Plain old data: a message consists of the value's own bytes. Publisher and reader must have the same layout of the type: `#[repr(C)]`,
+/// the same word size and the same byte order.
 #[cfg(feature = "pod")]
 #[derive(Debug, Clone, Copy)]
 pub struct Pod;
@@ -92,8 +92,8 @@ pub(super) fn schema<T: Schema>() -> SchemaId {
     SchemaId { id: T::ID, name: T::NAME.to_owned() }
 }
 
-/// Withholds messages of another type. The next segment of a channel can have another type, and so can a file of the channel's journal.
-/// `checked` is the last ring whose schema matched.
+/// Returns an error in place of a message of another type. The next segment of a channel can have another type, and so can a file of the
+/// channel's journal. `checked` is the last ring whose schema matched.
 #[inline]
 pub(super) fn check<T: Schema>(
     subscriber: &crate::Subscriber,

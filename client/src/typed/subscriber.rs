@@ -23,7 +23,7 @@ pub type Event<T> = OwnedEvent<T>;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// Nothing more can be received.
+    /// The untyped subscriber returned this error.
     #[error(transparent)]
     Recv(#[from] crate::RecvError),
     /// The message is not a value of the type, although the channel has that type. The message counts as received, so the next call returns
