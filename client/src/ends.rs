@@ -70,7 +70,7 @@ impl EndWatch {
         Self { has_ended: false, old_end }
     }
 
-    /// Passes an event that the subscriber received to this watch. Costs a store. See [`EndWatch`] for an example.
+    /// Tells this watch about an event that the subscriber has received. Costs a store. See [`EndWatch`] for an example.
     ///
     /// ```
     /// let mut end = shmcast::EndWatch::default();

@@ -45,7 +45,7 @@ pub enum ChannelError {
         /// The publisher or the readers.
         holder: Holder,
     },
-    /// The channel exists, but its size or schema is not the requested one.
+    /// The channel exists, but one of its properties, such as its capacity, has another value than the requested one.
     #[error(
         "channel {name:?} exists with {what} {found}, not {wanted}: leave it out, or remove the channel first"
     )]
@@ -135,7 +135,7 @@ pub enum ChannelError {
         /// The reason.
         source: JoinError,
     },
-    /// The place where the reader should start does not exist, or the ring is damaged.
+    /// The ring does not have the message at which the reader should start, or the ring is damaged.
     #[error("channel {name:?}: {source}")]
     Locate {
         /// The channel.
@@ -352,7 +352,8 @@ pub enum PublishError {
         /// The lag of the gate's reader, in bytes of the ring.
         behind: u64,
     },
-    /// The daemon gave the channel to another publisher. Either an operator requested this, or this publisher did not run at that time.
+    /// The daemon gave the channel to another publisher. An operator requested this, or the channel continued without this publisher while
+    /// the publisher was not attached to the daemon.
     #[error(
         "the channel was taken from this publisher, and nobody receives what it publishes: end it, or open the \
          channel again"
@@ -406,7 +407,7 @@ pub(crate) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The next step after an error of the system, for the end of the error's text.
+/// Advice for the user after an error of the system. It stands at the end of the error's text.
 fn advice(e: &io::Error) -> &'static str {
     match Errno::from_io_error(e) {
         Some(Errno::MFILE) => ": raise the limit on open files (ulimit -n, LimitNOFILE=)",
@@ -415,7 +416,7 @@ fn advice(e: &io::Error) -> &'static str {
     }
 }
 
-/// Returns what to do if no daemon answers at a socket because of this error.
+/// Returns advice for the user if this error kept the program from reaching a daemon at `socket`.
 fn socket_advice(socket: &Path, e: &io::Error) -> &'static str {
     let is_other = || fs::metadata(socket).is_ok_and(|found| !found.file_type().is_socket());
     match Errno::from_io_error(e) {

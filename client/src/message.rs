@@ -125,7 +125,7 @@ pub struct Lapped {
     pub resumed_at: u64,
 }
 
-/// The reason why nothing more can be received.
+/// The reason why a call received nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RecvError {

@@ -61,8 +61,8 @@ pub const BURST_WITHIN: Duration = Duration::from_micros(8);
 /// A reader is close to the publisher while its lag is less than this number of messages. Applies to readers with [`Wait::Burst`] that take
 /// messages in batches.
 pub const BURST_CLOSE: u64 = 512;
-/// The time for which [`Wait::Burst`] pauses so that the publisher gets ahead. The publisher never gets ahead by more than half of the
-/// ring.
+/// The time for which [`Wait::Burst`] pauses so that the publisher gets ahead. The pause ends earlier if the publisher is ahead by half of
+/// the ring.
 pub const BURST_PAUSE: Duration = Duration::from_micros(8);
 
 /// Number of polls between two checks of the clock and the segment's state while spinning.

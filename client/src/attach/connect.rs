@@ -427,7 +427,7 @@ impl Conversation {
     /// Receives the next packet of the daemon.
     pub(crate) fn receive(&mut self) -> Result<(Response, Vec<File>), ChannelError> {
         let packet = match handoff::receive(&self.socket, &mut self.buffer) {
-            // The kernel reports this error once if the daemon closed the connection before it had read all of our packets. The next call
+            // The kernel reports `ECONNRESET` once if the daemon closed the connection before it had read all of our packets. The next call
             // returns the daemon's last reply.
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
                 handoff::receive(&self.socket, &mut self.buffer)

@@ -19,8 +19,8 @@
 //!
 //! The bell is a socket pair and not an eventfd, for three reasons:
 //!
-//! - A call that rings a socket can be non-blocking by itself. The non-blocking flag of an eventfd belongs to all processes that hold the
-//!   eventfd, and a blocking write waits if the eventfd's counter is full.
+//! - A single call can send to a socket without blocking. The non-blocking flag of an eventfd is shared by all processes that hold the
+//!   eventfd, and without this flag, a write blocks while the eventfd's counter is full.
 //! - A reader cannot affect the pair of another reader. If all readers rang the same eventfd, any reader could empty or fill it.
 //! - An event loop can wait for a socket without unsafe code.
 //!

@@ -11,12 +11,12 @@ use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The largest number of searches for a key whose slot changes faster than it can be copied.
+/// The largest number of attempts to read the slot of a key while the slot changes during each attempt.
 const TRIES: usize = 64;
 /// The longest time that a call waits for the channel's next segment, and the pause between two checks.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(100);
-/// The largest number of ring records that are read in a search for a key whose slot keeps changing.
+/// The largest number of records of the ring that a search for a key reads. The ring is searched if the key's slot keeps changing.
 const RECORDS: usize = 4096;
 
 /// The last message of each key of a channel.
@@ -350,8 +350,8 @@ impl Board {
 
 const KEY: shmcast_layout::layout::board::Meta = shmcast_layout::layout::board::Meta::KEY;
 
-/// The result of a search for a key. Its bytes are in the subscriber's buffer if they come from the ring, and otherwise in the buffer of
-/// the board's values.
+/// The result of a search for a key. If the message comes from the ring, its bytes are in the subscriber's buffer. Otherwise they are in
+/// the buffer of the board's values.
 struct Found {
     copied: Copied,
     is_whole: bool,

@@ -30,8 +30,8 @@ macro_rules! key_field {
 
 /// The properties of a channel's board: which bytes of a message are its key, and how much room there is.
 ///
-/// The key of a message is a range of its payload's bytes. So no packet format contains keys, and each copy of the channel on another host
-/// can have a board of its own. All keys of a board have the same length.
+/// The key of a message is a range of its payload's bytes. So packets between hosts need no field for keys, and each copy of the channel on
+/// another host can have a board of its own. All keys of a board have the same length.
 ///
 /// - A message that is too short to have a key is published like any other message, but is not on the board.
 /// - A message that ends right after its key removes the key from the board.
@@ -60,8 +60,8 @@ impl BoardSpec {
     pub const DEFAULT_VALUE: u64 = 256;
 
     /// Makes the properties of a board. The range `key` says which bytes of each payload are the key; a key has 1 to 256 bytes. The board
-    /// has room for 1024 keys and for messages of up to 256 bytes. If `key` ends after byte 256, the largest message is as long as the end
-    /// of `key`. For messages that are values of a type, the macro [`key_field`](crate::key_field) names the bytes of a field.
+    /// has room for 1024 keys and for messages of up to 256 bytes, or up to the end of `key` if `key` ends after byte 256. For messages
+    /// that are values of a type, the macro [`key_field`](crate::key_field) names the bytes of a field.
     ///
     /// ```
     /// use shmcast::BoardSpec;

@@ -95,15 +95,15 @@ impl ChannelFiles {
     }
 
     /// Whether the name of the channel leads to the segment with this device and inode. The result is false if the segment, the channel's
-    /// folder or the directory of channels was removed or moved, or if another file system was mounted over it. If the name cannot be
-    /// checked, the result is true. Allocates nothing.
+    /// folder or the directory of channels was removed or moved, or if another file system was mounted over one of them. If the name cannot
+    /// be checked, the result is true. Allocates nothing.
     pub(crate) fn names_segment(&self, segment: (u64, u64)) -> bool {
         is(self.folder.stat(SEGMENT), segment)
             && (self.place.as_ref().is_none_or(|place| place.leads_to(segment))
                 || fault!("moved_segments_are_waited_on"))
     }
 
-    /// The place of the segment, with the segment's device and inode; `None` if they cannot be known.
+    /// The absolute path of the segment, with the segment's device and inode; `None` if they cannot be known.
     pub(crate) fn place_of_segment(&self) -> Option<(Place, (u64, u64))> {
         let stat = self.folder.stat(SEGMENT).ok()?;
         Some((self.place.clone()?, (stat.st_dev, stat.st_ino)))
@@ -266,7 +266,7 @@ impl ChannelFiles {
     /// Makes the file of a new segment under its unfinished name, and the directory for reader pages. The caller holds the lock and has
     /// checked that all files in the directory are shmcast's.
     pub(crate) fn make_unfinished(&self, mode: u32) -> Result<File, ChannelError> {
-        // A publisher that died here might have left the file and the directory. The pages of living readers stay.
+        // A publisher that died here might have left the file and the directory. The directory stays if it has pages of readers.
         let _ = (self.folder.unlink(UNFINISHED), self.folder.remove_empty(READERS));
         self.make_readers(mode)?;
         let made = self.folder.create(UNFINISHED, segment_mode(mode));

@@ -95,7 +95,7 @@ fn is_shared(path: &Path) -> bool {
 }
 
 impl Directory {
-    /// Names the directory at `path`, which need not exist yet. Links in the path are followed.
+    /// Makes a value for the directory at `path`, which need not exist yet. Links in the path are followed.
     ///
     /// ```
     /// let directory = shmcast::Directory::at("/dev/shm/feeds");

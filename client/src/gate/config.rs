@@ -76,9 +76,9 @@ impl Gate {
         Self { name: name.into(), lag: Lag::Percent(50), wait: Duration::from_micros(200), then: Then::Drop }
     }
 
-    /// Sets the reader's largest lag, as a percentage of the ring. At a larger lag, the publisher waits. The publisher can wait too early,
-    /// by up to a 64th of the ring or 64 KiB, whichever is more. In a ring below 512 KiB, the publisher can wait too early by an eighth of
-    /// the ring.
+    /// Sets the reader's largest lag, as a percentage of the ring. At a larger lag, the publisher waits. The publisher can begin to wait at
+    /// a lag that is too small by up to a 64th of the ring or 64 KiB, whichever is more. In a ring below 512 KiB, the lag can be too small
+    /// by an eighth of the ring.
     ///
     /// ```
     /// let gate = shmcast::Gate::new("risk").lag_percent(75);

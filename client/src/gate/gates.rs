@@ -175,7 +175,7 @@ impl One {
 enum Verdict {
     /// The record is published.
     Open,
-    /// The record waits. `left` is the shortest time until one of the gates has been waited for long enough.
+    /// The record waits. `left` is the time until the longest wait of one of its gates is over.
     Waits { left: Duration },
     /// A gate refuses the record.
     Refused(PublishError),

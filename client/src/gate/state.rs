@@ -114,7 +114,8 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Returns the state of the gate after a check. The claim in `seen` can be any value.
+    /// Returns the state of the gate after a check. The position in `seen` can have any value, because the reader can write anything to its
+    /// page.
     ///
     /// The publisher begins to wait for a reader when the reader's lag is at most half of `lag`. If `is_unheard` is true, the publisher
     /// waits at any lag, because the previous publisher might have waited for the reader.

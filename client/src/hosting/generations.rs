@@ -17,7 +17,7 @@ use std::io;
 /// Highest sequence that a charter can name.
 const LAST_SEQUENCE: u64 = NO_CUT - 1;
 
-/// The point at which the previous generation ends for all of its readers (the cut).
+/// The cut: the point at which the channel's previous generation, its time in one segment, ends for all readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// The cut is at the tail of the previous generation. Sequences continue from there. This cut needs a channel with a
@@ -46,7 +46,7 @@ impl Cut {
     }
 }
 
-/// A channel's charter, as its host has it: the host alone writes to the charter.
+/// A channel's charter, which only its host can write to. The charter is the file in which the host says which segments are valid.
 #[derive(Debug)]
 pub struct HostedCharter {
     file: File,

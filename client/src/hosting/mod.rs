@@ -108,7 +108,7 @@ impl HostedSpec {
     }
 }
 
-/// A segment, as its host has it, with the lock file of its publisher.
+/// A segment of this host, with the lock file of the segment's publisher.
 #[derive(Debug)]
 pub struct HostedSegment {
     file: File,
@@ -358,7 +358,7 @@ impl Hold {
     }
 }
 
-/// A reader page, as its host has it.
+/// A reader page that this host has made or taken over.
 #[derive(Debug)]
 pub struct HostedPage {
     file: File,

@@ -1,4 +1,4 @@
-//! Calls that only the verbs of `shmcast` need: waits that report errors, publishers that a signal ends, and counts of unread
+//! Calls that only the subcommands of `shmcast` need: waits that report errors, publishers that a signal ends, and counts of unread
 //! messages.
 //!
 //! Functions of this module have no examples, because programs do not need them.

@@ -52,7 +52,7 @@ pub struct Ending {
     said: LastRecords,
 }
 
-/// The reserve, the epoch and the clean end in the last records.
+/// The reserve, the epoch and the clean end that the last records of a journal name.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastRecords {
     reserve: u64,
@@ -112,7 +112,7 @@ impl Ending {
         check_problems(&journal)?;
         let last = journal.files().last().ok_or_else(|| JournalError::Empty { path: path.clone() })?.clone();
         // The files are synced first, so that nothing that is read here is lost later. If the sync reports the error of an earlier write,
-        // the contents of the disk are read.
+        // the calls below read the contents of the disk.
         for file in journal.files().iter().filter(|file| file.trailer.is_none()) {
             let _ = journal.folder().file(&file.name, OFlags::RDONLY).and_then(|file| file.sync_all());
         }
@@ -143,7 +143,7 @@ impl Ending {
         self.due
     }
 
-    /// Whether the journal ends with a clean record: nothing was published after its end.
+    /// Whether the journal ends with a clean record, which says that nothing was published after the journal's end.
     ///
     /// ```no_run
     /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -269,7 +269,7 @@ impl Ending {
 /// Begins a journal in the directory at `path`. The directory is made if it does not exist. `ring` is the header of the channel's first
 /// ring, which no other process has seen. When the call returns, the journal is safe from a power cut.
 /// # Errors
-/// [`JournalError::Os`], also if there is a journal already, and [`JournalError::Busy`] while a recorder writes there.
+/// [`JournalError::Os`], for example if there is a journal already. [`JournalError::Busy`] while a recorder writes there.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

@@ -165,7 +165,7 @@ impl Files {
         } else {
             let wanted = Wanted::Sequence(end.unwrap_or(due).max(due));
             match self.ask(wanted, Some(salt)) {
-                // The daemon might be restarting, and the next daemon continues the journal.
+                // The daemon might be restarting, and the next daemon continues the journal. So the reader waits.
                 Err(e) if e.is_absence() && self.is_recording() => return Ok(None),
                 // Numbers cannot be compared here, because the daemon might record to another directory now.
                 asked => Some(asked?).filter(|picked| picked.opened.header.salt != salt),
@@ -269,7 +269,7 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
         Wanted::Sequence(sequence) => {
             later.iter().rposition(|file| file.header.sequence <= sequence).unwrap_or(0)
         }
-        // The times in a file's last frame are in no index, so the message can be in the previous file.
+        // No index has the times of the messages in a file's last frame. So the message can be in the file before the one that was found.
         Wanted::Time(time_ns) => {
             let may_have = |ns: Option<u64>| ns.is_none_or(|greatest| greatest >= time_ns);
             let first =

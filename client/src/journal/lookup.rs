@@ -104,7 +104,7 @@ impl Reader {
         let (mut wanted, mut before) = (MAX_SEQUENCE - 1, None);
         while let Some(Picked { opened, path, limit, .. }) = reader.files.pick(Wanted::Sequence(wanted))? {
             let Opened { file, header, chain, trailer, .. } = opened;
-            // If the wanted sequence is before the oldest file, the oldest file is returned again and again.
+            // If the wanted sequence is before the oldest file, each pick returns the oldest file. So the loop ends here.
             if before.is_some_and(|before| header.file >= before) {
                 break;
             }

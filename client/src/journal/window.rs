@@ -11,8 +11,8 @@ use std::sync::Arc;
 pub(super) const AHEAD: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// The part of a file that is in memory. It moves along with the reader. Only `pread` fills it, because a map would turn errors of the disk
-/// into signals.
+/// The part of a file that is in memory. It moves along with the reader. Only `pread` fills it, because a mapping would turn errors of the
+/// disk into signals.
 #[derive(Debug)]
 pub(super) struct Window {
     file: Arc<File>,
@@ -24,7 +24,7 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn of(file: Arc<File>) -> Self {
-        // This is only advice: a file system that does not accept it reads ahead in its own way.
+        // The call is only advice: a file system that does not accept it reads ahead in its own way.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         Self { file, start: 0, buffer: Vec::new(), filled: 0 }
     }

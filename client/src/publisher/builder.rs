@@ -277,7 +277,7 @@ impl PublisherBuilder {
     /// Makes the sequences of a new channel continue after the journal in the directory `journal`. So no sequence is used twice, even if a
     /// reboot lost the channel's memory.
     ///
-    /// - If the journal ends with a clean record, sequences continue at the next sequence.
+    /// - If the journal ends with a clean record, because the channel was closed, sequences continue after the journal's last sequence.
     /// - Otherwise sequences continue after the journal's reserve, a sequence that no publisher has passed. The reserve is up to 2^32
     ///   sequences after the journal's last sequence. Readers of the journal learn which sequences are left out.
     /// - The epoch continues, too.

@@ -47,7 +47,7 @@ impl PublisherBuilder {
         Err(self.directory.unusable(&self.name))
     }
 
-    /// Takes the writer lock, after all checks that need no write. Returns `None` if the channel no longer exists.
+    /// Takes the writer lock, after all checks that write nothing. Returns `None` if the channel no longer exists.
     fn lock(&self, files: &ChannelFiles) -> Result<Option<Locked>, ChannelError> {
         files.check_usable()?;
         if let Some(mode) = self.mode

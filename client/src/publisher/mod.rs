@@ -449,8 +449,8 @@ impl fmt::Debug for Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if !self.stays_open && !self.lock.is_a_childs() && !std::thread::panicking() {
-            // Without room for the end, the stream stays open. The record of the end would overwrite messages that a gate's reader has not
-            // read.
+            // If the ring has no room for the record of the end, the stream stays open, because the record would overwrite messages that a
+            // gate's reader has not read.
             if self.make_way_for_control(Patience::Ends).is_ok() {
                 self.writer.close(self.clock.now());
             }

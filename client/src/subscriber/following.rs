@@ -155,7 +155,7 @@ impl Subscriber {
         Outcome::Other(Event::Lapped(Lapped { missed, resumed_at }))
     }
 
-    /// Whether the reader, after a jump, has possibly skipped the event of a new epoch.
+    /// Returns [`Doubt::Epoch`] if the reader might have skipped the event of a new epoch by a jump, and otherwise [`Doubt::None`].
     pub(super) fn doubt_after_jump(&self) -> Doubt {
         // A publisher sets the state before it commits its first record. So the state that is read after the jump includes the epoch of
         // each skipped record.
@@ -219,7 +219,7 @@ impl Subscriber {
 
     #[cold]
     pub(super) fn go_on(&mut self) -> Result<Option<Outcome>, RecvError> {
-        // If a loss from an earlier move has not been reported yet, the next segment reports it.
+        // If a loss from an earlier move has not been reported yet, the reader reports it in the next segment.
         let expected = self.behind.unwrap_or_else(|| self.next_sequence());
         let Some(hosted) = &mut self.hosted else { return Ok(None) };
         let Some(next) = hosted.next.front_mut() else { return Ok(None) };
@@ -296,7 +296,7 @@ pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() ->
         (Verdict::Closing, _) => true,
         (Verdict::Cut { below, .. }, Poll::Message(copied)) => copied.sequence >= below,
         (Verdict::Cut { below, .. }, Poll::Control(ControlRecord::Gap { from, .. })) => *from >= below,
-        // The charter (the daemon's verdicts) says whether an end right at the cut was written before the cut.
+        // The charter (the daemon's verdicts) says whether an end record exactly at the cut was written before the cut was made.
         (Verdict::Cut { below, ended }, Poll::Control(ControlRecord::End)) => {
             let next = next();
             next > below || next == below && !ended

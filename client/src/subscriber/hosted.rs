@@ -1,4 +1,4 @@
-//! The generations of a daemon's channel, for one of its readers.
+//! Follows a daemon's channel from one generation to the next, for one of its readers.
 //!
 //! A channel of a daemon uses one segment after another. The daemon writes a charter for the channel, which says which segments have ended,
 //! and at which sequence. A reader is in one of three states:

@@ -52,7 +52,7 @@ impl Subscriber {
 
     /// Returns the next event if there is one, as [`try_recv`](Self::try_recv) does. With a message from the journal, also returns the
     /// message's wall-clock time, in nanoseconds since 1970; 0 if the message has no time. With any other event, the second value is
-    /// `None`. The time of a message from the ring is a time of the clock [`clock`](Self::clock).
+    /// `None`. The time of a message from the ring is in ticks of [`clock`](Self::clock).
     ///
     /// The clock of a ring in the journal can be one of an earlier boot, so the journal also records the wall clock each second.
     ///

@@ -90,7 +90,7 @@ pub(super) struct Ledger {
     forgotten: usize,
     /// The highest sequence of a removal that the board had forgotten at the last join.
     forgotten_up_to: u64,
-    /// Whether each key that this reader knows was on the board at the last join.
+    /// Whether the board has had each key that this reader knows at some time, because the board has refused no message.
     has_had_all: bool,
     /// Whether the reader has received a loss since the last join. The board has counted the lost messages, and the ledger has not.
     has_lost: bool,

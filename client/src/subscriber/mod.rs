@@ -133,7 +133,7 @@ pub struct Subscriber {
     steps: Vec<Step>,
     /// Number of times that the channel has continued in another segment since this subscriber was opened.
     moves: u64,
-    /// Whether the channel came while the builder waited for it. Then the subscriber began with the ring's first message.
+    /// Whether the channel was made while the builder waited for it. Then the subscriber began with the ring's first message.
     came_before_channel: bool,
     /// Whether a poll found no event because it had left out [`telling::MOST_LEFT_OUT`] bytes. There can be more to receive. The wait for
     /// the next event resets this flag.
@@ -451,7 +451,7 @@ impl Subscriber {
         (taken, is_over)
     }
 
-    /// Polls for the next event: once without `WAITS`, and with `WAITS` until there is an event or the deadline has passed.
+    /// Polls for the next event: once if `WAITS` is false, and otherwise until there is an event or the deadline has passed.
     ///
     /// The loop is small and inline: if many readers share a core, each page of code causes a TLB miss in each time slice.
     #[inline(always)]

@@ -41,7 +41,7 @@ impl Named {
         Self { files: None, looked: None, lost: None, calls: 0 }
     }
 
-    /// Checks the names. Returns the error for a name that was lost.
+    /// Checks the names. Returns an error if a file is no longer at its name.
     fn loss(&self, gate: Option<&HeldGate>) -> Option<RecvError> {
         if self.files.as_ref().is_some_and(|(files, segment)| !files.names_segment(*segment)) {
             return Some(RecvError::Superseded);

@@ -92,7 +92,8 @@ impl Told {
         self.from_there.clear();
     }
 
-    /// Called when the reader changes from the ring to the journal, or from the journal to the ring.
+    /// Notes that all remembered records were reported from the other source. Called when the reader changes between the ring and the
+    /// journal.
     pub(super) fn go_over(&mut self) {
         self.from_there.append(&mut self.from_here);
     }
@@ -251,8 +252,8 @@ impl Past {
         self.undecided_since = None;
     }
 
-    /// Called after a search that could not find out whether there is a journal. The next loss begins another search. If that search fails
-    /// in the same way within a second, it returns its error without a wait.
+    /// Makes the next loss begin another search for the journal. Called after a search that could not find out whether there is a journal.
+    /// If the next search fails in the same way within a second, it returns its error without a wait.
     fn hasten(&mut self) {
         let now = Instant::now();
         self.again_at = Some(now + LOOK_AGAIN);

@@ -95,8 +95,8 @@ pub(super) fn show_page(
     let show = || {
         let locked = pages.file(&hidden, OFlags::RDWR).map_err(os("open the reader page"))?;
         lock::try_lock(&locked).map_err(os("lock the reader page"))?;
-        // This sets the mode regardless of the umask. A page that the channel's owner could not read would not prevent the removal of the
-        // channel.
+        // This sets the mode regardless of the umask. If the channel's owner could not read the page, the page would not prevent the
+        // removal of the channel.
         file.set_permissions(Permissions::from_mode(0o644)).map_err(os("set the mode of"))?;
         let page = ReaderPage::create(&file, pid, role, header.uuid, place)
             .map_err(|source| ChannelError::Segment { path: path.clone(), source })?;

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// Receives from several subscribers. It returns the first event that any of them has.
 ///
-/// **Order.** Events of one subscriber come in their order. There is no order between subscribers.
+/// **Order.** The events of one subscriber come in the order of its channel. There is no order between subscribers.
 ///
 /// **Fairness.** Subscribers take turns: after an event of one subscriber, the select polls all other subscribers before it polls the same
 /// subscriber again. So a subscriber with an event waits for at most one event of each other subscriber, however many events the others
@@ -135,7 +135,7 @@ impl Select {
     /// Waits for the next event of any subscriber and returns it with the subscriber's index.
     ///
     /// # Errors
-    /// [`SelectError`], each time when it is the turn of a subscriber that can receive nothing more.
+    /// [`SelectError`], each time when it is the turn of a subscriber that cannot receive.
     ///
     /// # Panics
     /// If there is no subscriber, since nothing could ever arrive.

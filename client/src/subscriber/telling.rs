@@ -267,7 +267,7 @@ impl Subscriber {
             // verdicts), only the charter decides.
             Poll::Superseded if self.hosted.is_some() => return self.try_next_segment(),
             Poll::Superseded => return Err(RecvError::Superseded),
-            // The next segment reports the loss of the messages after this record.
+            // The reader reports the loss of the messages after this record in the next segment.
             Poll::Corrupt(_) if self.is_over() => return self.try_next_segment(),
             Poll::Corrupt(corrupt) => return Err(corrupt.into()),
         };

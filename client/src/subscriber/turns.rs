@@ -13,8 +13,8 @@ use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The error of one subscriber of a [`Select`](crate::Select). This subscriber can receive nothing more. The next call continues with the
-/// other subscribers.
+/// The error of one subscriber of a [`Select`](crate::Select). The variants of [`RecvError`] say whether this subscriber can receive again.
+/// The next call continues with the other subscribers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("subscriber {index} of the select: {source}")]
 pub struct SelectError {
@@ -172,7 +172,7 @@ impl Turns {
     /// Waits for the next event of any of these subscribers and returns it with the subscriber's index.
     ///
     /// # Errors
-    /// [`SelectError`], each time when it is the turn of a subscriber that can receive nothing more.
+    /// [`SelectError`], each time when it is the turn of a subscriber that cannot receive.
     ///
     /// # Panics
     /// If there is no subscriber, since nothing could ever arrive.

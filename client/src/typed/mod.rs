@@ -3,7 +3,7 @@
 //! There are two codecs, each with a feature of its own:
 //!
 //! - **Plain old data** ([`Pod`], feature `pod`) is for types with a fixed layout. A value is published as its own bytes.
-//! - **Serde** ([`Serde`], feature `serde`) is for any serde type. A value is written in the postcard format, directly into the ring.
+//! - **Serde** ([`Serde`], feature `serde`) is for any serde type. A value is published in the postcard format.
 //!
 //! A program can use a codec in two ways:
 //!

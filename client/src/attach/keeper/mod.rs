@@ -51,7 +51,7 @@ pub(crate) struct Attachment {
 #[derive(Debug)]
 struct Inner {
     daemon: PathBuf,
-    /// The request by which this attachment registers with a new daemon, which does not know the attachment.
+    /// The request that registers this attachment with a new daemon. A new daemon does not know the attachments of the earlier daemon.
     resume: Request,
     /// The steps that prepare the memory of a segment. The keeper does these steps for each segment in which the channel continues.
     preparation: Preparation,
@@ -157,7 +157,7 @@ impl Drop for Attachment {
             return;
         }
         self.shared.left.store(true, Ordering::Release);
-        // Dropping this reference does not close the socket while the keeper polls it. So the socket is shut down.
+        // While the keeper polls the socket, dropping this reference does not close it. So the connection is shut down here.
         if let Some(socket) = lock(&self.shared.socket).take() {
             let _ = shutdown(&**socket, Shutdown::Both);
         }
@@ -180,7 +180,7 @@ pub(crate) struct Keeper {
     bell: OwnedFd,
 }
 
-/// Returns the process's keeper of attachments to the daemon at `socket`. Starts a keeper if there is none.
+/// Returns this process's keeper for the daemon at `socket`. Starts a keeper if this process has none for the daemon.
 ///
 /// # Errors
 /// [`ChannelError::Os`] if there is no descriptor or thread for the keeper.
@@ -422,7 +422,7 @@ impl Inner {
         }
     }
 
-    /// Asks a daemon for the attachment. Returns the socket, and the daemon's answer with its descriptors.
+    /// Asks the daemon to attach this process again. Returns the socket, and the daemon's answer with its descriptors.
     fn resume(&self) -> Result<(OwnedFd, Response, Vec<File>), ChannelError> {
         let mut conversation = Conversation::open(&self.daemon)?;
         let (reply, granted) = {
@@ -454,7 +454,7 @@ impl Inner {
     }
 }
 
-/// Wraps a descriptor that shows the daemon that this process lives. Forked children do not keep the descriptor.
+/// Wraps a descriptor by which the daemon knows that this process lives. Forked children do not keep the descriptor.
 fn shown<T: AsFd>(inner: T) -> Arc<ParentsOnly<T>> {
     Arc::new(ParentsOnly::new(inner))
 }

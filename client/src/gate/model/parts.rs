@@ -16,7 +16,8 @@ pub(super) enum Mutant {
     NoLimit,
     /// The publisher does not check the lock.
     LockUnseen,
-    /// The publisher takes a check that came between two stores of a reader, and found no position, as its first check.
+    /// A planted fault: if the publisher's first check of a gate comes between two stores of the reader, and so finds no position, it still
+    /// counts as the first check.
     FirstLookTorn,
     /// A reader that has no place in the ring is treated as a reader between its two stores.
     NoPlaceUnseen,

@@ -20,9 +20,9 @@ const PAUSE: Duration = Duration::from_micros(200);
 ///
 /// The reader uses `pread` and reads 1 MiB ahead. It allocates 1 MiB, or the size of the largest frame of the files if this is more (32 MiB
 /// at most).
+///
 /// The reader checks checksums, salts, numbers, chains and sequences before it returns anything. For bytes that fail a check, it returns
 /// [`Entry::Lost`] with exactly the missing sequences. If retention removed old files before this reader reached them, the reader reports
-/// their messages as lost with [`Cause::Cut`].
 /// their messages as lost with [`Cause::Cut`].
 #[derive(Debug)]
 pub struct Reader {

@@ -42,7 +42,8 @@ impl SubscriberBuilder {
     }
 
     fn attach_by(&self, client: &Client) -> Result<Subscriber, ChannelError> {
-        // A daemon refuses an invalid name as an unknown channel, and a wait for this channel would never end.
+        // For an invalid name, a daemon answers that the channel is unknown, and a wait for the channel would never end. So the name is
+        // checked here.
         check_name(&self.name).map_err(|why| ChannelError::Name { name: self.name.clone(), why })?;
         let keeper = keeper(client.socket())?;
         let mut conversation = Conversation::open(client.socket())?;
@@ -314,7 +315,7 @@ impl SubscriberBuilder {
 }
 
 /// Returns the sequence of the ring's last key message. The publisher writes it to its lazy line, a cache line that it updates rarely.
-/// Returns `None` if the sequence is impossible.
+/// Returns `None` if there is no key message, or if no message with this sequence was published.
 fn last_key(segment: &Segment) -> Option<u64> {
     let key = segment.header_word(LAZY_KEY);
     let is_published = |tail: Place| key < tail.sequence;

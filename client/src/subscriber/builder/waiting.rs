@@ -69,7 +69,7 @@ impl SubscriberBuilder {
                 self.begin_late(&error, begun);
             }
             is_over = !rest(pause, || goes_on(&error));
-            // Another attempt at a daemon that has just not answered would delay the end of the wait.
+            // Another attempt at a daemon that has just not answered would delay the end of the wait. So the wait ends here.
             if is_over && matches!(error, ChannelError::Silent { .. }) {
                 return Err(error);
             }
