@@ -45,7 +45,7 @@ pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
 /// The pause between two polls of a parked reader that no daemon wakes.
 pub(crate) const ALONE: Duration = Duration::from_millis(1);
 
-/// The reader's end of parking.
+/// The reader's part of parking: it announces that the reader sleeps, and sleeps until the bell rings.
 #[derive(Debug)]
 pub(crate) struct Parking {
     bell: UnixStream,
@@ -98,7 +98,7 @@ impl Parking {
         &self.bell
     }
 
-    /// Empties the bell.
+    /// Reads all bytes from the bell, so that the bell no longer rings.
     pub(crate) fn hear(&self) {
         hear(&self.bell);
     }
@@ -200,7 +200,7 @@ pub(crate) fn ring(bell: impl AsFd) {
     let _ = send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Empties the bell. Returns false if the bell had not rung.
+/// Reads all bytes from the bell, so that the bell no longer rings. Returns false if the bell had not rung.
 fn hear(bell: impl AsFd) -> bool {
     matches!(recv(bell, &mut [0u8; 512], RecvFlags::DONTWAIT), Ok((_, 1..)))
 }
@@ -222,7 +222,7 @@ pub struct ParkedReader {
     page: HostPage,
     ring: Locator,
     bell: Bell,
-    /// The word in the page when the host last woke the reader.
+    /// The value of the page's word about sleep when the host last woke the reader.
     woken: u64,
 }
 

@@ -162,7 +162,7 @@ pub(crate) fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// The bits that `chmod` sets.
+/// Returns the bits of a file's mode that `chmod` can set.
 pub(crate) fn mode(stat: &Stat) -> u32 {
     stat.st_mode & 0o7777
 }

@@ -42,11 +42,11 @@ const SLEEP: Duration = Duration::from_micros(50);
 pub struct GateStatus {
     /// The name.
     pub name: GateName,
-    /// The state now.
+    /// The gate's state now.
     pub state: GateState,
     /// The reader's largest lag in bytes of the ring. At a larger lag, the publisher waits.
     pub lag_bytes: u64,
-    /// The limit of one message's wait.
+    /// The longest time that one message may wait for this gate.
     pub wait: Duration,
     /// The publisher's action when a message has waited for `wait`.
     pub then: Then,
@@ -97,7 +97,7 @@ impl GateStatus {
     }
 }
 
-/// One gate.
+/// A gate, and what the publisher knows about it.
 #[derive(Debug)]
 struct One {
     config: Settled,
@@ -173,7 +173,7 @@ impl One {
 
 /// The decision of all gates about a record.
 enum Verdict {
-    /// The record is published.
+    /// No gate holds the record up, so the record is published.
     Open,
     /// The record waits. `left` is the time until the longest wait of one of its gates is over.
     Waits { left: Duration },

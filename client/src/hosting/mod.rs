@@ -320,7 +320,7 @@ impl HostedSegment {
         self.segment.locator()
     }
 
-    /// The first message that the segment can have.
+    /// The first sequence that the segment can have.
     pub fn first_sequence(&self) -> u64 {
         self.segment.first_sequence()
     }

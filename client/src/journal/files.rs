@@ -183,7 +183,7 @@ impl Files {
         }
     }
 
-    /// Refuses a file of another stream.
+    /// Returns an error if the file belongs to another stream than the files before it.
     fn check(&mut self, picked: Option<Picked>) -> Result<Option<Picked>, JournalError> {
         let Some(picked) = picked else { return Ok(None) };
         let found = picked.opened.header.stream;

@@ -22,7 +22,7 @@ pub enum Verdict {
 pub struct Damage {
     /// The file's name.
     pub file: String,
-    /// Byte offset.
+    /// The offset of the fault in the file, in bytes.
     pub offset: u64,
     /// Number of bytes up to the next valid frame; 0 if it is unknown.
     pub bytes: u64,
@@ -33,13 +33,13 @@ pub struct Damage {
 /// The findings of a check so far.
 #[derive(Debug, Clone, Default)]
 pub struct Verified {
-    /// Files that were checked.
+    /// Number of files that were checked.
     pub files: u64,
-    /// Whole frames.
+    /// Number of whole frames that were found.
     pub frames: u64,
-    /// Messages in the frames.
+    /// Number of messages in these frames.
     pub messages: u64,
-    /// Bytes that were checked.
+    /// Number of bytes that were checked.
     pub bytes: u64,
     /// The journal's first sequence, and the sequence that would come next after its end.
     pub sequences: Option<(u64, u64)>,

@@ -25,7 +25,7 @@ pub struct Verify<'a> {
     journal: &'a Journal,
     files: &'a [Arc<FileInfo>],
     found: Verified,
-    /// The sequence due.
+    /// The sequence that must come next; `None` before the first file.
     due: Option<u64>,
     /// Number, salt and chain of the previous file. `None` if the header of the next file need not match them.
     before: Option<(u64, u64, u32)>,

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// from the board instead of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behind {
-    /// Half of the ring.
+    /// The largest lag is half of the ring.
     Half,
     Bytes(u64),
 }

@@ -44,11 +44,11 @@ const PAUSE_NS: u64 = 4096;
 /// The reader's reaction to a publisher that is close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The publisher was not close at the last place.
+    /// The publisher was not close at the reader's last position.
     Calm,
-    /// The reader makes no pauses, and measures.
+    /// The reader makes no pauses, and measures the time that a message takes.
     Measuring,
-    /// The reader pauses, and measures. Without pauses, a message took `before_ps` picoseconds.
+    /// The reader pauses, and measures the time that a message takes. Without pauses, a message took `before_ps` picoseconds.
     Trying { before_ps: u64 },
     /// The reader pauses, because the channel is faster with pauses.
     Pausing,

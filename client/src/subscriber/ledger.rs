@@ -18,7 +18,7 @@ use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::ring::reader::Copied;
 use std::hash::{BuildHasher as _, RandomState};
 
-/// One key.
+/// The counts of one key.
 #[derive(Debug, Clone, Copy, Default)]
 struct Row {
     identity: [u64; 2],

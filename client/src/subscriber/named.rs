@@ -23,7 +23,7 @@ pub(super) struct Named {
     looked: Option<u64>,
     /// The result of the last check.
     lost: Option<RecvError>,
-    /// Empty calls since the last check.
+    /// Number of calls that found nothing since the last check.
     calls: u8,
 }
 

@@ -64,7 +64,7 @@ pub enum DecodeError {
     #[cfg(feature = "serde")]
     #[error("message {sequence} has {left} B behind the value: publisher and reader disagree on the schema")]
     Trailing {
-        /// The message.
+        /// The sequence of the message.
         sequence: u64,
         /// Number of bytes after the value.
         left: usize,
@@ -74,7 +74,7 @@ pub enum DecodeError {
         "message {sequence} has {found} B, the type {wanted} B: publisher and reader disagree on the schema"
     )]
     Size {
-        /// The message.
+        /// The sequence of the message.
         sequence: u64,
         /// Bytes of the payload.
         found: usize,
@@ -87,14 +87,14 @@ pub enum DecodeError {
          16 bytes, or into one that is aligned for it"
     )]
     Alignment {
-        /// The message.
+        /// The sequence of the message.
         sequence: u64,
     },
     /// The bytes do not decode.
     #[cfg(feature = "serde")]
     #[error("message {sequence} does not decode: {source}")]
     Postcard {
-        /// The message.
+        /// The sequence of the message.
         sequence: u64,
         /// The error of postcard.
         source: postcard::Error,

@@ -65,7 +65,7 @@ struct Inner {
     owner: Owner,
     socket: Mutex<Option<Arc<ParentsOnly<OwnedFd>>>>,
     connected: AtomicBool,
-    /// The end of the pause after a refusal.
+    /// The time at which the pause after a refusal ends; `None` if there is no pause.
     paused: Mutex<Option<Instant>>,
     left: AtomicBool,
     /// Whether the daemon has given the channel to another publisher.

@@ -3,31 +3,31 @@
 use super::super::state::{Patience, Standing};
 use shmcast_layout::layout::gate::Said;
 
-/// A planted fault.
+/// A fault that a test plants in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mutant {
     /// A planted fault: to find laps, the publisher compares a reader's position with the tail and not with the frontier.
     FrontierUnseen,
-    /// The bound is never set.
+    /// A planted fault: the bound is never set.
     NoBound,
-    /// The largest lag of a gate is the whole ring.
+    /// A planted fault: the largest lag of a gate is the whole ring.
     LagOfTheRing,
-    /// The publisher does not compare the time that a message has waited with the limit.
+    /// A planted fault: the publisher does not compare the time that a message has waited with the limit.
     NoLimit,
-    /// The publisher does not check the lock.
+    /// A planted fault: the publisher does not check the lock.
     LockUnseen,
     /// A planted fault: if the publisher's first check of a gate comes between two stores of the reader, and so finds no position, it still
     /// counts as the first check.
     FirstLookTorn,
-    /// A reader that has no place in the ring is treated as a reader between its two stores.
+    /// A planted fault: a reader that has no place in the ring is treated as a reader between its two stores.
     NoPlaceUnseen,
-    /// A call that never waits is treated as a call that waits.
+    /// A planted fault: a call that never waits is treated as a call that waits.
     NeverIsWaits,
-    /// A control record drops a gate that refuses.
+    /// A planted fault: a control record drops a gate that refuses.
     ControlDrops,
-    /// A control record passes a gate that refuses, whether the ring has room or not.
+    /// A planted fault: a control record passes a gate that refuses, whether the ring has room or not.
     ControlPasses,
-    /// In the new ring, the publisher does not wait for a reader of the previous ring until that reader has arrived.
+    /// A planted fault: in the new ring, the publisher does not wait for a reader of the previous ring until that reader has arrived.
     ElsewhereUnseen,
 }
 

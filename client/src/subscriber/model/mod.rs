@@ -25,22 +25,22 @@ const ONE_CONTENT: &str = "no sequence is handed out with two contents";
 const COMPLETE: &str = "a reader has everything below the cut before it goes on";
 const OWN: &str = "each publisher of a strict channel has a generation of its own";
 
-/// A planted fault.
+/// A fault that a test plants in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// The daemon reads the tail before it stores *closing*.
+    /// A planted fault: the daemon reads the tail before it stores *closing*.
     TailBeforeClosing,
-    /// The daemon does not store *closing*.
+    /// A planted fault: the daemon does not store *closing*.
     NoClosing,
     /// A planted fault: a reader does not load the verdict before it returns a copied message.
     NoVerdict,
-    /// A reader takes *closing* for *open*.
+    /// A planted fault: a reader takes *closing* for *open*.
     ClosingIsOpen,
     /// A planted fault: a reader continues in a segment that arrived after its last poll.
     FollowsAtOnce,
     /// A planted fault: the daemon lets a publisher in before the charter says so.
     LetsInFirst,
-    /// The next generation begins with a sequence below the cut.
+    /// A planted fault: the next generation begins with a sequence below the cut.
     BeginsBeforeTheCut,
 }
 
