@@ -298,8 +298,9 @@ pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> R
     add_file(&folder, header, sequences, Some(Clock::of_segment(ring).now()))
 }
 
-/// Adds one sealed file. It notes the sequences from `header.sequence` up to, but without, `sequences.start` as lost. A recorder continues
-/// at `sequences.start`. The next message gets `sequences.end`. The caller holds the lock. `ticks` is the time on the ring's clock.
+/// Adds one sealed file. The file notes these sequences as lost: from `header.sequence` to the one before `sequences.start`. A recorder
+/// continues at `sequences.start`. The next message gets `sequences.end`. The caller holds the lock. `ticks` is the time on the ring's
+/// clock.
 fn add_file(
     folder: &Folder,
     header: FileHeader,
