@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicUsize;
 /// Options of a sender that its owner sets in addition to the spec.
 #[derive(Debug, Default)]
 pub struct SenderOptions {
-    /// Whether the sender stops after the channel is closed and all its messages are stored. If not, it waits for the next publisher.
+    /// Whether the sender stops after the channel is closed and all its messages are stored. If false, the sender waits for the next
+    /// publisher.
     pub ends_with_channel: bool,
     /// Whether all messages in the channel are new, because the channel appeared while the bridge waited for it.
     pub is_channel_new: bool,

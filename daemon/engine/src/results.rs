@@ -51,7 +51,8 @@ pub struct Verified {
     pub missing: Vec<Range>,
     /// Entries that are damaged, or that are no blocks. The list has the number of each entry, and the reason.
     pub damaged: Vec<(u64, String)>,
-    /// Blocks whose CRC of the previous block does not match the block before them in the stream.
+    /// Blocks that name another previous block: their field with the previous block's CRC does not match the block before them in the
+    /// stream.
     pub chain_breaks: u64,
     /// Sequences that are in more than one block.
     pub repeated: u64,
@@ -62,7 +63,7 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Whether there is no damage.
+    /// Whether the stream has no damaged entry, no missing sequence and no broken link between blocks.
     pub fn is_sound(&self) -> bool {
         self.damaged.is_empty() && self.missing.is_empty() && self.chain_breaks == 0
     }

@@ -247,7 +247,7 @@ impl Outlet {
     }
 
     fn order(&self, order: Order) {
-        // This cannot fail: the other thread lives as long as this one.
+        // This cannot fail: the thread that takes the orders lives as long as this one.
         let _ = self.queues.0.send(order);
     }
 
@@ -299,7 +299,7 @@ impl Outlet {
         }
     }
 
-    /// Whether everything that was read is in the log.
+    /// Whether the log has stored all messages that this thread has read from the ring.
     fn is_stored(&self) -> bool {
         self.writer.state() == State::Run && self.writer.in_flight() == 0 && !self.cutter.has_any()
     }
