@@ -28,8 +28,8 @@
 //! - A gap completes sequences whose messages will never arrive.
 //! - An end and a takeover complete no sequence. A takeover says that another writer continues.
 //!
-//! A reader can judge a block by the block alone: the sequences give the block's place in the stream, and the CRC covers all its bytes. So
-//! readers notice it if the log reorders, loses or damages blocks.
+//! A reader needs only the block itself to judge it: the sequences give the block's place in the stream, and the CRC covers all its bytes.
+//! So readers notice if the log reorders, loses or damages blocks.
 //!
 //! The seal covers the body and the 72 bytes of the head, with 0 in place of the block's own CRC. The CRC is computed after sealing, over
 //! the sealed bytes. So the CRCs and the links between blocks can be checked without keys ([`seal`](super::seal)).
@@ -340,8 +340,8 @@ pub fn stamp(block: &mut [u8]) -> u32 {
     crc
 }
 
-/// The offset in the buffer at which [`RecordWriter`] begins its packet. With this offset, the packet's body is at the place of the block's
-/// body.
+/// The offset in the buffer at which [`RecordWriter`] begins its packet. With this offset, the packet's body lies where the block's body
+/// must lie.
 const SHIFT: usize = HEAD_BYTES - PACKET_HEAD_BYTES;
 
 /// A block without its head. The head contains the CRC of the previous block, and that CRC is known only when the block is appended.
@@ -402,7 +402,7 @@ fn with_room(bytes: &[u8]) -> Vec<u8> {
     copy
 }
 
-/// Returns the buffer with `bytes` bytes of any content.
+/// Resizes the buffer to `bytes` bytes. Their content does not matter.
 fn with_place(mut buffer: Vec<u8>, bytes: usize) -> Vec<u8> {
     buffer.resize(bytes, 0);
     buffer
@@ -414,7 +414,7 @@ pub fn max_whole_bytes(block_bytes: usize) -> usize {
     block_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
 }
 
-/// The most buffers that are kept for the next blocks.
+/// The greatest number of buffers that are kept for later blocks.
 const MOST_SPARE: usize = 64;
 
 /// Messages that are being put into a block.
@@ -428,7 +428,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Makes an empty block. With its seal, it will have at most `block_bytes` bytes.
+    /// Begins an empty block. The finished block, with its seal, has at most `block_bytes` bytes.
     pub fn new(block_bytes: usize) -> Packing {
         let buffer = with_place(Vec::with_capacity(block_bytes), block_bytes - SEAL_BYTES);
         Packing { buffer, records: RecordWriter::new(0), first: 0, spare: Vec::with_capacity(MOST_SPARE) }

@@ -1,4 +1,4 @@
-//! One story: the actors, the network between them, the faults, and the judge.
+//! One story of the simulation: the actors, the network between them, the faults, and the judge.
 
 mod faults;
 mod judge;
@@ -42,7 +42,7 @@ struct WriterActor {
     offset: usize,
     /// The time at which the last append arrives at the log. A connection keeps the order of appends.
     line_ns: u64,
-    /// The time until which the writer's process stands still.
+    /// The time until which the writer's process is stopped.
     awake_ns: u64,
     /// The time since which the writer cannot open the log's last block.
     shut_ns: Option<u64>,
@@ -96,7 +96,7 @@ pub(super) struct World {
     has_stranger: bool,
     /// The writers that an operator has told to take over, dead or alive.
     ordered: HashSet<u64>,
-    /// The time until which somebody sends pulses that belong to no writer.
+    /// The time until which a stranger sends pulses with numbers that no writer has.
     flood_until_ns: u64,
     /// The time until which the next writer that appends is stopped, and whether the log is removed meanwhile.
     stops: Option<(u64, bool)>,
@@ -393,7 +393,8 @@ impl World {
         }
         let World { reader: Some(reader), ring, now_ns, channel, .. } = self else { return Ok(()) };
         let asked = reader.poll(*now_ns, &mut |delivery| ring.take(*now_ns, channel, delivery));
-        // This check is possible only for the first request, because one answer does not repair the whole hole.
+        // Only the first request must follow a search of the log. Later requests can follow an answer that repaired only a part of the
+        // hole.
         let has_looked =
             reader.counters().searches > 0 || reader.counters().wanted > 1 || ring.next == ring.began;
         if !has_looked && matches!(asked, Some((_, Ask::Want(_)))) {
