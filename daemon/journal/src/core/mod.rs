@@ -36,7 +36,7 @@ use shmcast::journal::format::{FileHeader, FrameDraft};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time as the caller knows it.
+/// The present time of two clocks, as the caller has read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
     /// The time since a fixed moment. This time never goes back.
@@ -73,10 +73,10 @@ pub struct Frame {
     pub header: Arc<FileHeader>,
 }
 
-/// A part of a write: bytes that the writer made, or the body of a frame.
+/// One of the pieces of bytes that a write puts into a file one after another.
 #[derive(Debug, Clone)]
 pub enum Piece {
-    /// Header page, frame header, index, footer.
+    /// Bytes that the writer made itself: a header page, a frame header, an index or a footer.
     Own(Box<[u8]>),
     /// The bytes of a frame after its header.
     Body(Arc<Frame>),
@@ -110,7 +110,7 @@ pub enum Step {
         offset: u64,
         /// The bytes to write.
         pieces: Vec<Piece>,
-        /// The number of zero bytes that can be written after the pieces. The file has no data yet at that place.
+        /// The number of zero bytes that can be written after the pieces, where the file has no data yet.
         ahead: u64,
         /// Return only when the write is safe from a power cut.
         durable: bool,
@@ -148,7 +148,7 @@ pub enum Step {
 pub enum Lane {
     /// Writes of frames.
     Write,
-    /// Syncs.
+    /// Syncs of files while frames are written.
     Sync,
     /// Making, naming and finishing files.
     Help,

@@ -35,7 +35,7 @@ pub struct Pages {
     end: (u64, u64),
 }
 
-/// The pages of one write.
+/// One write, converted to whole pages.
 #[derive(Debug)]
 pub struct Stretch<'a> {
     before: &'a [u8],
@@ -116,7 +116,7 @@ mod tests {
         Piece::Own(vec![byte; length].into())
     }
 
-    /// Performs a write in parts of `part` bytes, as a disk would store them. Returns its offset and size.
+    /// Performs a write in parts of `part` bytes, and stores the parts as a disk would. Returns the write's offset and size.
     fn run(
         pages: &mut Pages,
         file: &mut Vec<u8>,
