@@ -164,7 +164,7 @@ impl Segment {
     }
 
     /// Prepares the map as `wanted` says: touches its pages, locks them, or collapses them into huge pages. Returns one [`Step`] for each
-    /// requested step, with its result.
+    /// requested step, with its result. On a map for reading only, the steps for the NUMA node and for huge pages are left out.
     pub fn prepare(&self, wanted: Preparation) -> Vec<Step> {
         prepare(&self.map, wanted)
     }

@@ -12,9 +12,10 @@ pub struct SenderOptions {
     pub ends_with_channel: bool,
     /// Whether all messages in the channel are new, because the channel appeared while the bridge waited for it.
     pub is_channel_new: bool,
-    /// The list in which sessions that begin on this host are noted.
+    /// The list of sessions that began on this host. The sender adds its own sessions.
     pub origins: Origins,
-    /// The start fails with [`EngineError::Stopped`](crate::EngineError::Stopped) once this is not 0, unless the servers have answered.
+    /// The stop flag. If it becomes nonzero before the servers have answered, the start fails with
+    /// [`EngineError::Stopped`](crate::EngineError::Stopped).
     pub stop: Arc<AtomicUsize>,
 }
 
@@ -23,6 +24,7 @@ pub struct SenderOptions {
 pub struct ReceiverOptions {
     /// Sessions that began on this host. The receiver skips these sessions, so that no channel runs in a circle.
     pub origins: Origins,
-    /// The start fails with [`EngineError::Stopped`](crate::EngineError::Stopped) once this is not 0, unless the servers have answered.
+    /// The stop flag. If it becomes nonzero before the servers have answered, the start fails with
+    /// [`EngineError::Stopped`](crate::EngineError::Stopped).
     pub stop: Arc<AtomicUsize>,
 }

@@ -275,13 +275,14 @@ impl Receiving {
         });
     }
 
-    /// Asks the writers for missing messages. If an earlier request for them had no answer, also asks the stream's leader.
+    /// Asks the writers for missing messages. Also asks the stream's leader, if [`LeaderAsks`] says so.
     fn want(&mut self, round: u64, want: Want) {
         let now_ns = self.clock.now_ns();
         // The reader follows the log no longer. After the hole is closed, it searches the log and follows it again.
         self.follows = None;
         if !self.log.link.is_connected() {
-            // The client would keep the request, and send all kept requests at once after it has connected again.
+            // Without a connection, nothing is requested: the client would keep all requests, and send them at once after it has connected
+            // again.
             return self.reader.handle_undelivered(now_ns);
         }
         let (log, to) = (self.log.clone(), self.inbox.of(round));

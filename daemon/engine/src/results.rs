@@ -47,7 +47,7 @@ pub struct Verified {
     pub messages: u64,
     /// Ranges of sequences that blocks report as lost for ever.
     pub gaps: Vec<Range>,
-    /// Sequences that no block has, between sequences that blocks have.
+    /// Ranges of sequences that no block has, although blocks have lower and higher sequences.
     pub missing: Vec<Range>,
     /// Entries that are damaged, or that are no blocks. The list has the number of each entry, and the reason.
     pub damaged: Vec<(u64, String)>,

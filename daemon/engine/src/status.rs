@@ -263,7 +263,8 @@ mod tests {
         assert_eq!(counters.behind(), Some(0), "the channel is absent");
     }
 
-    /// In an earlier version, a receiver noted for ever that it could not follow the log. This error hid that the stream had no leader.
+    /// An earlier mistake: after one failed attempt to follow the log, a receiver reported this error for ever, and so hid that the stream
+    /// had no leader.
     #[test]
     fn a_stream_without_a_leader_is_not_hidden_by_an_older_error() {
         let link = Link::default();

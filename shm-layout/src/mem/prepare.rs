@@ -131,7 +131,8 @@ pub fn is_real_time() -> bool {
     matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE)
 }
 
-/// Prepares `map`. Returns one [`Step`] for each requested step.
+/// Prepares `map`. Returns one [`Step`] for each requested step. On a map for reading only, the steps for the NUMA node and for huge pages
+/// are left out.
 pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
     let mut steps = Vec::new();
     // The node is set before any page is touched, because an existing page stays on its node.

@@ -195,7 +195,7 @@ pub struct Inherited {
 }
 
 /// Takes the descriptors that the service manager passed to this process (`LISTEN_FDS`), with their names (`LISTEN_FDNAMES`). Call this
-/// function once, and early. A second call returns nothing.
+/// function once, and early. A second call returns no descriptors.
 pub fn inherited() -> Inherited {
     use std::sync::atomic::{AtomicBool, Ordering};
     static TAKEN: AtomicBool = AtomicBool::new(false);

@@ -32,7 +32,7 @@ impl Log {
         }
     }
 
-    /// Notes that the stream has no leader. Reports this state if it lasts.
+    /// Notes that the stream has no leader. [`Link::why`](crate::status::Link::why) reports this only if it lasts.
     fn wait_for_leader(&self, why: &str) -> Option<State> {
         // While the connection is broken, nothing is noted here, because `Link::why` then reports the connection.
         if self.link.is_connected() {

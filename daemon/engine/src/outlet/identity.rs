@@ -58,7 +58,7 @@ impl Outlet {
         if self.shared.life.session() != Some(session) {
             self.shared.life.note_session(session);
         }
-        // A feed that was received from another host did not begin on this host.
+        // Only sessions that began on this host are added. The session of a feed from another host began there.
         if let Some(ring) = self.subscriber.as_ref().filter(|ring| ring.remote_session().is_none()) {
             self.origins.add(session, run_of(ring.header()));
         }

@@ -66,7 +66,7 @@ impl Mending {
                 && let Some(cut) = cut_for(&self.channel, of_ring, &want, self.block_bytes)
             {
                 let block = answers.answer(carried, cut, clock_error());
-                // This cannot fail: the other thread lives as long as the sender.
+                // This cannot fail: the thread that takes the orders lives as long as the sender.
                 let _ = self.orders.send(Order::Answer(to, block));
             }
             std::thread::sleep(began.elapsed().min(PATIENCE));

@@ -280,7 +280,7 @@ impl Outlet {
             self.order(Order::Last(round, self.writer.stream()));
         }
         if self.writer.state() != State::Run && !self.is_ring_over {
-            // Blocks that were already cut are cut again from the end of the log.
+            // The writer will resume at the end of the log. So waiting blocks are dropped, and their messages are read from the ring again.
             self.cutter.clear();
         }
         self.look_at_gate(now_ns);

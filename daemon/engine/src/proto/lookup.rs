@@ -42,7 +42,7 @@ pub struct LeaderAsks {
     is_asked: bool,
     /// Whether the last search ended without an answer.
     is_silent: bool,
-    /// The time of the first request for the messages `asked` that has no answer.
+    /// The time of the first unanswered request to the leader for the messages `asked`.
     asked_ns: u64,
     /// The messages of the last request to the leader. `answered` has the messages of the last request that it answered.
     asked: Asked,

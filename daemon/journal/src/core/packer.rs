@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn nothing_follows_a_clean_end() {
         let mut packer = packer(1, 0);
-        // After this loss, any record except a clean end would add another reserve.
+        // After this loss, the reserve is so short that any further record except a clean end would add another reserve.
         packer.loss(RESERVE / 2, Cause::Unrecorded);
         assert!(packer.message(RESERVE / 2 + 1, b"last", 0, false, 0));
         packer.control(JournalControl::Clean { next: packer.due() });

@@ -72,7 +72,7 @@ pub(super) enum Spare {
 #[derive(Debug)]
 pub struct Writer {
     pub(super) settings: Settings,
-    /// The fields of the next file's header that depend on the last file.
+    /// The header of the newest file. When a file is sealed or abandoned, the fields about the previous file are set for the next header.
     pub(super) header: FileHeader,
     pub(super) pool: Pool,
     pub(super) salts: u64,
@@ -208,7 +208,7 @@ impl Writer {
                 let bytes = size_of_all(&pieces);
                 let mut steps = Vec::new();
                 if offset + bytes >= limit {
-                    // A file gets its final size only after its trailer is durable.
+                    // A file gets its final size only after its trailer is durable, so until then it must be longer.
                     steps.push(Step::Resize { number, size: offset + bytes + PAGE as u64 });
                 }
                 steps.push(Step::Write { number, offset, pieces, ahead: 0, durable: false });

@@ -33,13 +33,13 @@ use super::want::is_earlier;
 
 pub use io::{Ask, Delivery, ReaderConfig, ReaderCounters};
 
-/// The pause before a request that failed or had no answer is repeated.
+/// The pause before a failed request is repeated. A request to the writers is repeated at this interval until it is answered.
 const AGAIN_NS: u64 = 250 * MILLISECOND_NS;
 /// If a request has no answer for this time, it has failed.
 const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
 /// The longest time for which the reader sends requests of the kind `Any` without an answer. After that, it searches the log again.
 const ANY_NS: u64 = 2_000 * MILLISECOND_NS;
-/// For a reader that gives up no messages: the time without an answer after which it searches the log again.
+/// A reader that never gives messages up searches the log again after this time without an answer.
 const PATIENT_NS: u64 = 5_000 * MILLISECOND_NS;
 /// If no block arrives for this time, the reader requests the last entry again. The log might have lost this entry, or might have another
 /// block under its number.
@@ -91,13 +91,14 @@ enum Asks {
     Any { before: u64 },
 }
 
-/// A range of sequences that no writer has. It is noted just before a search of the log.
+/// A range of sequences that no writer has sent. The reader notes it before it searches the log for them a last time.
 #[derive(Debug, Clone, Copy)]
 struct Nobodys {
     first: u64,
     /// The sequence after the last one.
     before: u64,
-    /// The time of the search's last step. If a step takes too long, a writer might have the messages by now.
+    /// The time of the last step of this search. If a step takes too long, the reader asks the writers again, because one of them might
+    /// have the messages by now.
     step_ns: u64,
 }
 
@@ -125,7 +126,7 @@ pub struct Reader {
     /// The number of the last entry seen.
     seen: u64,
     crc: Option<u32>,
-    /// Whether the reader has received every entry since its last search of the log, and no message yet. If so, a missing sequence is
+    /// Whether the reader has received every entry since its last search of the log, and no new sequence yet. If so, a missing sequence is
     /// missing in the log itself.
     is_certain: bool,
     /// The number of the log's first entry at the reader's last search.

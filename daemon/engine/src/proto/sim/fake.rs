@@ -37,7 +37,7 @@ impl Log {
 
     /// Stores a block if the log's last entry has the number and the name that the append names.
     pub(super) fn append_if(&mut self, append: &Append) -> Result<u64, Trouble> {
-        // `u64::MAX` is the number of no entry. Here it means any entry.
+        // No entry has the number `u64::MAX`. An append with this number is stored after any entry.
         if append.after != self.last && append.after != u64::MAX {
             return Err(Trouble::Refused);
         }

@@ -11,7 +11,7 @@ use super::*;
 use shmcast_testkit::model::{Model, check};
 use std::hash::{Hash, Hasher};
 
-/// The channel's next sequence: it has all sequences before this one.
+/// The channel's next sequence. The channel has all sequences before this one.
 const NEXT: u64 = 4;
 const IN_FLIGHT: usize = 1;
 const TICK_NS: u64 = LOOK_NS;
@@ -90,8 +90,8 @@ struct World {
 /// One event that can come next in a run of the model.
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// One turn of a process: `Writer::poll`, `handle_last`, `take_resume`, `take_again`, `take_takeover` and `append`. A process without
-    /// turns stands still.
+    /// One turn of a process: `Writer::poll`, `handle_last`, `take_resume`, `take_again`, `take_takeover` and `append`. A process that gets
+    /// no turns counts as stopped.
     Turn(usize),
     /// A message arrives: either the log receives an append, or a writer receives an answer (`Writer::handle_ack`) and then has a turn.
     Deliver(usize),

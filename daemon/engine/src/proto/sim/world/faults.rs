@@ -46,7 +46,8 @@ impl World {
                 self.count_writer(1);
                 self.start_writer(1);
             }
-            // The reader's connection breaks. The servers notice this later, and then continue after the entries that they had sent.
+            // The reader's connection breaks. Until the servers notice this, the entries that they send are lost. After that, they continue
+            // with the next entry.
             16 => {
                 self.events.retain(|(_, _, event)| !matches!(event, Event::Entry(..)));
                 self.deaf_until_ns = self.now_ns + self.rng.u64(..SECOND_NS);

@@ -41,7 +41,8 @@ impl World {
                 || actor.writer.counters().losses > 0
         };
         let mut writers = (0..2).filter_map(|at| Some((at, self.writers[at].as_ref()?)));
-        // The story continues for two seconds, in which an idle writer checks the log's end.
+        // If a writer must notice a loss, the story continues until it has noticed the loss, but not longer than to one second before
+        // `END_NS`.
         self.ring.next > self.channel.messages
             && writers.all(is_at_rest)
             && (self.now_ns > END_NS - SECOND_NS || self.writers.iter().flatten().any(is_noticed))

@@ -65,7 +65,7 @@ pub(super) struct World {
     now_ns: u64,
     channel: Channel,
     log: Log,
-    /// Deliveries on their way: the time of arrival, the receiving life of an actor, and the content.
+    /// Deliveries on their way. Each has the time of its arrival, the life of the actor that sent or receives it, and its content.
     events: Vec<(u64, u64, Event)>,
     writers: [Option<WriterActor>; 2],
     /// The answers of writers to the reader's requests.
@@ -83,7 +83,7 @@ pub(super) struct World {
     deaf_until_ns: u64,
     /// The time until which the log answers nobody.
     away_until_ns: u64,
-    /// The time until which the readers' copy lacks entries, if it ever did. The log's leader always has them.
+    /// The time until which the readers' copy lacks entries; `None` if it never lacked any. The log's leader always has these entries.
     hidden_until_ns: Option<u64>,
     is_calm: bool,
     /// Whether the log keeps all stored blocks. Then only answers, connections and processes fail.
@@ -94,7 +94,7 @@ pub(super) struct World {
     must_notice: Option<(u64, End)>,
     /// Whether writer 1 has other keys.
     has_stranger: bool,
-    /// The writers that an operator has told to take over, dead or alive.
+    /// The lives of all writers that an operator has ordered to take over. Some of these writers can be dead by now.
     ordered: HashSet<u64>,
     /// The time until which a stranger sends pulses with numbers that no writer has.
     flood_until_ns: u64,
