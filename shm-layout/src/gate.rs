@@ -352,7 +352,7 @@ pub struct Figures {
     pub pid: u64,
     /// Identity of the segment that the publisher writes.
     pub segment: [u64; 2],
-    /// The gates.
+    /// The figures of each gate.
     pub gates: Vec<GateFigures>,
 }
 

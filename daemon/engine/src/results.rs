@@ -5,7 +5,7 @@ use serde::Serialize;
 /// A stream as its servers describe it.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamInfo {
-    /// The name.
+    /// The stream's name.
     pub stream: String,
     /// The subjects that the stream keeps. A mirror keeps none.
     pub subjects: Vec<String>,
@@ -41,7 +41,7 @@ pub struct Range {
 /// The result of a check of a whole stream.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Verified {
-    /// Valid blocks.
+    /// The number of valid blocks.
     pub blocks: u64,
     /// Messages in valid blocks. A message that is in several blocks counts once.
     pub messages: u64,
@@ -72,7 +72,7 @@ impl Verified {
 /// The seriousness of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is well.
+    /// The check found no problem.
     Ok,
     /// Something might not work as intended.
     Doubtful,

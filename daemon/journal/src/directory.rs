@@ -100,7 +100,7 @@ impl Directory {
         self.first_number
     }
 
-    /// The path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

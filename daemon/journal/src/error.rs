@@ -32,13 +32,13 @@ pub enum RecordError {
     /// Another recorder writes to the directory.
     #[error("{}: another recorder writes there: end it, or give another directory", path.display())]
     Busy {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
     },
     /// The system refused a call.
     #[error("{}: {source}", path.display())]
     Os {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -46,7 +46,7 @@ pub enum RecordError {
     /// The journal could not be repaired after a crash.
     #[error("{}: {source}", path.display())]
     Recover {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
         /// The error of the repair.
         source: RecoverError,
@@ -61,7 +61,7 @@ pub enum RecordError {
          the journal has: begin the channel anew, or move this journal away", path.display()
     )]
     Behind {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
         /// The journal's next sequence.
         journal: u64,
@@ -75,7 +75,7 @@ pub enum RecordError {
         path.display()
     )]
     Moved {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
         /// The directory or file that has lost its name.
         what: String,
@@ -94,7 +94,7 @@ pub enum RecordError {
     /// The disk did not accept the last messages. They stay unrecorded, unless a later recorder still finds them in the ring.
     #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded{}", path.display(), because(last.as_ref()))]
     Unwritten {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
         /// The number of messages that were read but not written, or that are still in the ring. Skipped sequences do not count.
         lost: u64,

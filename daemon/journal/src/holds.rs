@@ -33,7 +33,7 @@ const MOST_BYTES: u64 = 64;
 /// A hold: a note that files of a stream must be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionHold {
-    /// The name.
+    /// The name of the hold.
     pub name: String,
     /// The first sequence to keep. Files with this sequence or a later one stay. 0 if the hold cannot be read, so that all files stay.
     pub from: u64,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The terms of a gate: its limits, which the publisher keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateTerms {
-    /// The name.
+    /// The name of the gate.
     pub gate: String,
     /// The reader's largest lag in bytes of the ring. If a message would make the lag larger, the publisher
     /// waits.
@@ -20,7 +20,7 @@ pub struct GateTerms {
 /// A gate as tools show it. The counts begin at 0 again with each publisher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateReport {
-    /// The terms.
+    /// The terms of the gate.
     #[serde(flatten)]
     pub terms: GateTerms,
     /// `absent`, `joining`, `in-force` or `dropped`.

@@ -50,7 +50,7 @@ pub enum Request {
     },
     /// Attach as the channel's publisher.
     Publish {
-        /// The channel.
+        /// The channel's name.
         channel: String,
         /// Whether this program already publishes and now attaches to a new daemon. If so, it sends the descriptors that it has from the
         /// earlier daemon.
@@ -66,14 +66,14 @@ pub enum Request {
     Gates {},
     /// Pass the page of a gate to the reader on this connection. The reader then takes the page's lock.
     Gate {
-        /// The gate.
+        /// The gate's name.
         gate: String,
     },
     /// The publisher has mapped its segment and needs no further writable map of it.
     Mapped {},
     /// Attach as a reader of the channel.
     Subscribe {
-        /// The channel.
+        /// The channel's name.
         channel: String,
         /// Whether this program already reads and now attaches to a new daemon. If so, it sends the descriptors that it has from the
         /// earlier daemon.
@@ -91,7 +91,7 @@ pub enum Request {
     List {},
     /// Report one channel.
     Stat {
-        /// The channel.
+        /// The channel's name.
         channel: String,
     },
     /// Report all bridges whose channels the asking user can read.
@@ -104,7 +104,7 @@ pub enum Request {
     /// Promote a channel that a bridge receives, so that it becomes a channel of this host. Send this request after the publisher's host is
     /// lost.
     BridgePromote {
-        /// The channel.
+        /// The channel's name.
         channel: String,
         /// Whether to promote even if packets of the publisher's host still arrive; false can be left out.
         #[serde(default, skip_serializing_if = "is_false")]
@@ -120,12 +120,12 @@ pub enum Request {
     /// Take a channel away from a publisher that still runs or is stopped. The channel must be strict, so that readers receive no later
     /// messages of this publisher.
     TakeOver {
-        /// The channel.
+        /// The channel's name.
         channel: String,
     },
     /// Pass the file of the channel's journal that has a certain message. Without sequence and time, pass the oldest file.
     History {
-        /// The channel.
+        /// The channel's name.
         channel: String,
         /// The stream, in 32 hexadecimal digits. If this field is missing, the daemon takes the newest stream. If the journal does not have
         /// this stream, the daemon passes a file of the newest stream. The file's header names its stream.
@@ -210,7 +210,7 @@ pub enum Response {
     PublisherGone {
         /// The generation into which the publisher published.
         generation: u64,
-        /// The epoch.
+        /// The publisher's epoch.
         epoch: u64,
     },
     /// A file of the channel's journal. The file's descriptor comes with this packet.
@@ -236,7 +236,7 @@ pub struct Promotion {
 /// readers cannot trust the words in a segment, to which publishers can write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
-    /// The number, from 1.
+    /// The number of the generation, from 1.
     pub generation: u64,
     /// The first sequence in the generation.
     pub first: u64,
@@ -320,7 +320,7 @@ pub struct Process {
 /// A channel as tools show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChannelStatus {
-    /// The name.
+    /// The channel's name.
     pub channel: String,
     /// The state: `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher is gone), `superseded` (replaced), `damaged`, or
     /// `private` (files that this user is not allowed to read).
@@ -385,7 +385,7 @@ pub struct ChannelStatus {
 /// The journal that a daemon keeps of a channel, in the form that tools show. The counts begin again with each recorder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalStatus {
-    /// The directory.
+    /// The path of the journal's directory.
     pub directory: String,
     /// The state of the recorder: `starting`, `recording`, `refused` (the disk refuses writes, and the recorder tries again) or `failed`
     /// (the recorder ended, and the daemon restarts it).
@@ -426,9 +426,9 @@ pub struct JournalStatus {
 /// A bridge as tools show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BridgeStatus {
-    /// The name.
+    /// The bridge's name.
     pub bridge: String,
-    /// The local channel.
+    /// The name of the local channel.
     pub channel: String,
     /// `send` or `receive`.
     pub direction: String,

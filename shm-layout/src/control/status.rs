@@ -58,13 +58,13 @@ pub struct ReaderStatus {
 /// most twice the true value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyStatus {
-    /// Median.
+    /// The median.
     pub p50: u64,
-    /// 99 %.
+    /// The value that 99 % of the measured values do not exceed.
     pub p99: u64,
-    /// 99.9 %.
+    /// The value that 99.9 % of the measured values do not exceed.
     pub p999: u64,
-    /// Maximum.
+    /// The largest measured value.
     pub max: u64,
 }
 

@@ -9,7 +9,7 @@ use crate::layout::record::{Commit, Flags, Meta};
 /// The description of a closed frame. It lacks the frame's offset and number, which only a file gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameDraft {
-    /// The kind.
+    /// The kind of the frame.
     pub kind: FrameKind,
     /// The codec of the frame's body.
     pub codec: Codec,

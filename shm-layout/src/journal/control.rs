@@ -47,7 +47,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The number as stored.
+    /// Returns the number as which the cause is stored.
     pub const fn number(self) -> u64 {
         match self {
             Self::Overrun => 1,
@@ -97,7 +97,7 @@ pub struct Loss {
     pub from: u64,
     /// Last missing sequence, inclusive.
     pub to: u64,
-    /// The reason.
+    /// The reason why the sequences are missing.
     pub cause: Cause,
 }
 
@@ -132,7 +132,7 @@ pub enum JournalControl {
     },
     /// The reserve. No publisher uses a higher sequence before a later reserve record is durable.
     Reserve {
-        /// The sequence.
+        /// The highest sequence that publishers are allowed to use.
         sequence: u64,
     },
     /// When the recorder wrote this record, the channel was closed and nobody else had its writer lock. So nothing was published after the
@@ -152,7 +152,7 @@ pub enum JournalControl {
     },
     /// A kind that a later minor version added; readers skip it.
     Unknown {
-        /// The kind.
+        /// The unknown kind.
         kind: u64,
     },
 }
@@ -168,7 +168,7 @@ impl JournalControl {
     /// The kind of [`Clean`](Self::Clean) as stored.
     pub const CLEAN: u64 = 68;
 
-    /// The kind as stored.
+    /// Returns the number as which the record's kind is stored.
     pub const fn kind(self) -> u64 {
         match self {
             Self::Ring(control) => control.words()[0],

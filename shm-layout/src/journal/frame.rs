@@ -9,7 +9,7 @@ const PART: &str = "frame header";
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
-    /// Records.
+    /// A frame with records: messages and control records.
     Data,
     /// Offsets of earlier frames; see [`Index`](super::Index).
     Index,
@@ -73,7 +73,7 @@ pub struct FrameHeader {
     pub durable: u64,
     /// Number of the frame in its file, from 0.
     pub number: u32,
-    /// The kind.
+    /// The kind of the frame.
     pub kind: FrameKind,
     /// The codec of the frame's body.
     pub codec: Codec,

@@ -14,14 +14,14 @@ pub struct IndexEntry {
     pub sequence: u64,
     /// Byte offset of the frame's header.
     pub offset: u64,
-    /// The index time.
+    /// The frame's index time, in nanoseconds since 1970.
     pub time_ns: u64,
 }
 
 /// The sequence of a key message, and the offset of its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyEntry {
-    /// The sequence.
+    /// The sequence of the key message.
     pub sequence: u64,
     /// Byte offset of the message's frame.
     pub offset: u64,
@@ -34,7 +34,7 @@ pub struct ControlEntry {
     pub sequence: u64,
     /// Byte offset of the record's frame.
     pub offset: u64,
-    /// The kind.
+    /// The kind of the control record.
     pub kind: u64,
 }
 
@@ -92,7 +92,7 @@ pub struct Footer {
     /// Data frames of the whole file, at least [`ENTRY_EVERY`](super::ENTRY_EVERY) bytes apart. If there are more than [`MAX_ENTRIES`],
     /// only some of them are listed, at even distances.
     pub entries: Vec<IndexEntry>,
-    /// Key messages.
+    /// The file's key messages.
     pub keys: Vec<KeyEntry>,
     /// Control records, except clock records.
     pub controls: Vec<ControlEntry>,

@@ -26,7 +26,7 @@ pub struct Record<'a> {
 pub enum RecordBody<'a> {
     /// A message.
     Message {
-        /// The bytes.
+        /// The bytes of the message.
         payload: &'a [u8],
         /// The publisher's own tag.
         tag: u16,

@@ -35,7 +35,7 @@ impl StreamId {
         Self(words)
     }
 
-    /// The two words.
+    /// The id as two words, in the form that headers and charters use.
     pub const fn to_words(self) -> [u64; 2] {
         self.0
     }

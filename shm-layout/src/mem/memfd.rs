@@ -76,11 +76,11 @@ pub fn is_own(file: &File) -> io::Result<bool> {
 /// The purpose for which a file is opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reopen {
-    /// To read it.
+    /// The file is opened to read it.
     ReadOnly,
-    /// To read and write it.
+    /// The file is opened to read and write it.
     ReadWrite,
-    /// To refer to the file without access to it (`O_PATH`). The descriptor cannot read, write, map or lock the file. A process that has
+    /// The file is opened only to refer to it (`O_PATH`). The descriptor cannot read, write, map or lock the file. A process that has
     /// permission to open the file can open it through this descriptor.
     Path,
 }

@@ -78,7 +78,7 @@ impl Map {
         unsafe { Cells::from_raw(first, words as usize, self.map.clone()) }
     }
 
-    /// Bytes mapped.
+    /// The number of mapped bytes.
     pub fn bytes(&self) -> u64 {
         self.map.len() as u64
     }

@@ -185,7 +185,7 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     unreachable!("the last try returns")
 }
 
-/// The names of the servers.
+/// Returns the host names of the servers, separated by commas.
 pub(crate) fn shown(servers: &[ServerAddress]) -> String {
     servers.iter().map(ServerAddress::host).collect::<Vec<_>>().join(", ")
 }

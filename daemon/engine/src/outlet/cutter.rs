@@ -90,7 +90,7 @@ impl Cutter {
         self.due = due;
     }
 
-    /// Reads the clocks again.
+    /// Reads the ring's clock and the wall clock again.
     pub(super) fn look_at_clocks(&mut self, clock: Option<Clock>) {
         self.moment = clock.map(Moment::now);
     }

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The thread checks at least this often whether the sender has ended.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
-/// The state of the thread.
+/// The state of the thread that answers requests for missing messages.
 pub(crate) struct Mending {
     pub(crate) channel: SubscriberBuilder,
     pub(crate) block_bytes: usize,

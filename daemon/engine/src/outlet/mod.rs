@@ -53,7 +53,7 @@ pub(crate) const SILENCE_NS: u64 = 4 * LOOK_NS;
 /// When the thread must end, it spends at most this time on storing the rest of the ring.
 const END_NS: u64 = 5 * SECOND_NS;
 
-/// The state of the thread.
+/// The state of the thread that reads the ring.
 pub(crate) struct Outlet {
     spec: BridgeSpec,
     channel: SubscriberBuilder,
@@ -155,7 +155,7 @@ impl Outlet {
         Ok(outlet)
     }
 
-    /// The number of the writer.
+    /// The random number of this thread's writer.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }

@@ -31,10 +31,10 @@ pub enum Wanted {
     Any(u32),
 }
 
-/// A request.
+/// A request of a reader for missing messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Want {
-    /// The session.
+    /// The session of the wanted messages.
     pub session: Session,
     /// The first sequence wanted.
     pub first: u64,

@@ -61,7 +61,7 @@ pub enum SyncPolicy {
 /// A closed frame: its description and its bytes. The first 64 bytes are left free for the header.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// The description.
+    /// The description of the frame.
     pub draft: FrameDraft,
     /// Space for the header, then the body, then zeros.
     pub bytes: Vec<u8>,
@@ -83,7 +83,7 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// The bytes.
+    /// Returns the bytes of the piece.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
@@ -99,7 +99,7 @@ pub enum Step {
     Create {
         /// File number.
         number: u64,
-        /// Bytes.
+        /// The number of bytes to allocate.
         size: u64,
     },
     /// Write the pieces one after another.
@@ -124,14 +124,14 @@ pub enum Step {
     Resize {
         /// File number.
         number: u64,
-        /// Bytes.
+        /// The file's new size in bytes.
         size: u64,
     },
     /// Rename the file.
     Rename {
         /// File number.
         number: u64,
-        /// The name.
+        /// The file's new name.
         name: String,
     },
     /// Make the names in the directory safe from a power cut.

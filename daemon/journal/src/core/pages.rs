@@ -19,7 +19,7 @@ impl Memory {
         Self(vec![Page::new_zeroed(); pages])
     }
 
-    /// The bytes.
+    /// Returns the bytes of all pages.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.0.as_mut_slice().as_mut_bytes()
     }
@@ -88,7 +88,7 @@ impl Stretch<'_> {
         self.place
     }
 
-    /// Bytes of all pages.
+    /// The size of all pages of the write, in bytes.
     pub const fn size(&self) -> usize {
         self.size
     }

@@ -19,7 +19,7 @@ const SUSPECT: &str = ".suspect";
 /// Access to the files of a journal by name. All errors are those of the system.
 #[allow(clippy::missing_errors_doc, reason = "said above once")]
 pub trait Volume {
-    /// The names in the directory.
+    /// Returns the names of all files in the directory.
     fn list(&mut self) -> io::Result<Vec<String>>;
     /// Returns the number of bytes of a file.
     fn size(&mut self, name: &str) -> io::Result<u64>;
@@ -48,7 +48,7 @@ pub enum RecoverError {
     /// The system refused a call.
     #[error("{name}: {source}")]
     Os {
-        /// The file.
+        /// The file's name.
         name: String,
         /// The system's error.
         source: io::Error,
@@ -56,13 +56,13 @@ pub enum RecoverError {
     /// Files of two journals are in one directory.
     #[error("{name} belongs to another journal than the files before it: move it elsewhere")]
     Foreign {
-        /// The file.
+        /// The file's name.
         name: String,
     },
     /// A file has a later format.
     #[error("{name}: {source}")]
     Format {
-        /// The file.
+        /// The file's name.
         name: String,
         /// The error of the parser.
         source: FormatError,

@@ -15,7 +15,7 @@ const CHUNK: usize = 64 << 10;
 pub struct Scan {
     /// The state of the file after its last whole frame. With this state, the file can be sealed.
     pub composer: Composer,
-    /// Whole frames.
+    /// The number of whole frames.
     pub frames: u64,
     /// The greatest sequence that a frame reports as durable.
     pub durable: u64,

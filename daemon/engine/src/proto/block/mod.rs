@@ -95,16 +95,16 @@ pub enum Kind {
 /// The stream and the session under which a channel is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Carried {
-    /// The stream.
+    /// The stream to which the messages belong.
     pub stream: Stream,
-    /// The session.
+    /// The session under which receivers see the stream.
     pub session: Session,
 }
 
 /// The name of a block. The servers keep this name beside the block. An append can require that the log's last entry has a given name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockId {
-    /// The number of the writer.
+    /// The random number of the block's writer.
     pub writer: u64,
     /// The number of the block among those of its writer.
     pub number: u64,
@@ -128,13 +128,13 @@ impl fmt::Display for BlockId {
 /// The fields of a block before its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// The kind of the content.
+    /// The kind of the block's content.
     pub kind: Kind,
     /// The error of the writer's clock, in units of 10 us.
     pub clock_error: u16,
-    /// The stream.
+    /// The stream to which the messages belong.
     pub stream: Stream,
-    /// The session.
+    /// The session under which receivers see the stream.
     pub session: Session,
     /// The ID of the key that sealed the body; 0 if the body is not sealed.
     pub key: u8,
@@ -146,7 +146,7 @@ pub struct Head {
     pub before: u32,
     /// The CRC of this block.
     pub crc: u32,
-    /// The number of the writer.
+    /// The random number of the block's writer.
     pub writer: u64,
     /// The number of the block among those of its writer.
     pub number: u64,
@@ -347,7 +347,7 @@ const SHIFT: usize = HEAD_BYTES - PACKET_HEAD_BYTES;
 /// A block without its head. The head contains the CRC of the previous block, and that CRC is known only when the block is appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
-    /// The kind of the content.
+    /// The kind of the block's content.
     pub kind: Kind,
     /// The first sequence of the block.
     pub first: u64,

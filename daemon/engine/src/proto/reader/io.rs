@@ -20,9 +20,9 @@ pub struct ReaderConfig {
 pub enum Delivery<'a> {
     /// A message.
     Message {
-        /// The sequence.
+        /// The sequence of the message.
         sequence: u64,
-        /// The bytes.
+        /// The bytes of the message.
         data: &'a [u8],
         /// The message's tag, key flag and time.
         meta: Meta,
@@ -34,9 +34,9 @@ pub enum Delivery<'a> {
     },
     /// A session begins, at the sequence `next`.
     Session {
-        /// The session.
+        /// The session that begins.
         session: Session,
-        /// The next sequence.
+        /// The next sequence to be delivered.
         next: u64,
     },
     /// The publisher closed the channel.

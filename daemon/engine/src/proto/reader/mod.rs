@@ -84,7 +84,7 @@ enum Look {
 /// A reader's request to the writers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asks {
-    /// The message that is due.
+    /// A request for the next message that is due.
     Due,
     /// Any missing message with a sequence below `before`. `before` is the first sequence after the hole, or a missing sequence that a
     /// writer has. The reader sends this request if no writer answers requests for the first missing message.

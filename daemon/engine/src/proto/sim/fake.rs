@@ -18,7 +18,7 @@ struct Entry {
     is_changed: bool,
 }
 
-/// A log.
+/// A log in memory.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     entries: Vec<Entry>,

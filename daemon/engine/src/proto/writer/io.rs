@@ -119,7 +119,7 @@ pub enum Resume {
 pub enum State {
     /// The writer requests the last block.
     Start,
-    /// The writer writes.
+    /// The writer appends blocks to the log.
     Run,
     /// The writer requests the last block, because an append failed.
     Resync,
@@ -166,6 +166,6 @@ pub struct Append {
     pub behind: Option<BlockId>,
     /// The block's own name.
     pub id: BlockId,
-    /// The block.
+    /// The bytes of the block.
     pub block: Bytes,
 }

@@ -57,7 +57,7 @@ impl Clone for Actor {
     }
 }
 
-/// A message on its way.
+/// The content of a message on its way between a writer and the log.
 #[derive(Debug, Clone)]
 enum Word {
     Append(Append),

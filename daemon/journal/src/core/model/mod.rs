@@ -48,7 +48,7 @@ struct Written {
     is_clean: bool,
 }
 
-/// A file.
+/// A file of the model's disk.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Inode {
     number: u64,

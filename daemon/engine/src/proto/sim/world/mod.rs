@@ -59,7 +59,7 @@ impl WriterActor {
 /// The number and the CRC of a last block.
 type End = (u64, Option<u32>);
 
-/// A story.
+/// The state of a story.
 pub(super) struct World {
     rng: Rng,
     now_ns: u64,
