@@ -51,8 +51,7 @@ pub struct Verified {
     pub missing: Vec<Range>,
     /// Entries that are damaged, or that are no blocks. The list has the number of each entry, and the reason.
     pub damaged: Vec<(u64, String)>,
-    /// Blocks that name another previous block: their field with the previous block's CRC does not match the block before them in the
-    /// stream.
+    /// Blocks whose stored CRC of the previous block differs from the CRC of the block before them in the stream.
     pub chain_breaks: u64,
     /// Sequences that are in more than one block.
     pub repeated: u64,

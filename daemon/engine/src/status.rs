@@ -90,7 +90,7 @@ counters! {
         next_sequence,
         /// Messages published into the local channel.
         messages_published: counter "engine_published_messages_total",
-        /// Messages that will never arrive, or that are too large. The local channel has a gap in their place.
+        /// Messages that never arrive or are too large. The local channel has a gap in their place.
         messages_missing: counter "engine_missing_messages_total",
         /// Messages that are too large for the local channel. They also count as missing.
         messages_too_large,
@@ -104,8 +104,7 @@ counters! {
         unopened: counter "engine_unopened_blocks_total",
         /// Messages that arrived again.
         repeated,
-        /// Blocks that name another previous block: their field with the previous block's CRC does not match the block before them in the
-        /// stream.
+        /// Blocks whose stored CRC of the previous block differs from the CRC of the block before them.
         chain_breaks: counter "engine_chain_breaks_total",
         /// The number of times that the receiver searched the log for the block that it needs next.
         searches,

@@ -68,7 +68,7 @@ pub struct ReaderCounters {
     pub unopened: u64,
     /// Sequences that had arrived before in another block.
     pub repeated: u64,
-    /// Blocks that name another previous block: their field with the previous block's CRC does not match the block before them in the log.
+    /// Blocks whose stored CRC of the previous block differs from the CRC of the block before them in the log.
     pub chain_breaks: u64,
     /// The number of times that the reader searched the log for the block that it needs next.
     pub searches: u64,
