@@ -1,5 +1,5 @@
-//! The CPU's own counter of ticks, used as a clock. A read takes one instruction and no system call. An invariant counter is the same on
-//! every core.
+//! The CPU's own counter of ticks, used as a clock. A read takes one instruction and no system call. If the counter is invariant, all cores
+//! read the same value.
 
 /// Returns the counter in ticks. The counter is TSC on x86-64, CNTVCT on aarch64, and CLOCK_MONOTONIC in nanoseconds on other processors.
 /// Takes about 10 ns. The call is no barrier, so the processor can read the counter a few instructions early or late.

@@ -23,7 +23,7 @@ pub enum OpenError {
         /// The first word found.
         found: u64,
     },
-    /// The segment was made by a build with another layout.
+    /// A build with another version of the layout made the segment.
     #[error(
         "layout version {found_major}.{found_minor}, but this build reads {major}.x: use the same release on both sides"
     )]
@@ -45,16 +45,16 @@ pub enum OpenError {
         /// Checksum of the bytes found.
         computed: u32,
     },
-    /// The header has sizes that no creator writes.
+    /// The header has sizes that no correct creator writes.
     #[error("impossible sizes in the header: {0}")]
     Geometry(#[from] GeometryError),
-    /// A field of the header has a value that no creator writes.
+    /// A field of the header has a value that no correct creator writes.
     #[error("damaged header: {what}")]
     Field {
         /// The field and what is wrong with it.
         what: &'static str,
     },
-    /// The operating system refused.
+    /// The operating system refused a step.
     #[error("{what}: {source}")]
     Os {
         /// The step that failed.

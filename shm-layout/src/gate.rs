@@ -73,8 +73,8 @@ impl GatePage {
         self.segment = segment;
     }
 
-    /// Writes to the page that the reader has no place in the ring from now on. The publisher does not wait for this reader until the
-    /// reader has caught up again.
+    /// Writes to the page that the reader has no place in the ring from now on. The publisher waits for this reader again only after the
+    /// reader has caught up.
     #[inline]
     pub fn leave(&self) {
         self.words[SEQUENCE].store(NO_SEQUENCE, Ordering::Relaxed);
@@ -218,7 +218,7 @@ pub struct GateFigures {
     pub impossible: u64,
     /// The number of messages that were refused by calls that never wait.
     pub turned_away: u64,
-    /// Counts of waits by bucket.
+    /// Counts of waits by length: one bucket for each power of two nanoseconds.
     pub histogram: [u64; BUCKETS],
 }
 
@@ -344,7 +344,7 @@ impl FiguresPage {
     }
 }
 
-/// A page of figures, in the form that a tool reads. A publisher wrote the figures: check each one before use.
+/// The contents of a page of figures, for tools. A publisher wrote the figures: check each one before use.
 #[cfg(not(loom))]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Figures {
@@ -352,7 +352,7 @@ pub struct Figures {
     pub pid: u64,
     /// Identity of the segment that the publisher writes.
     pub segment: [u64; 2],
-    /// The gates.
+    /// The figures of each gate.
     pub gates: Vec<GateFigures>,
 }
 

@@ -1,5 +1,5 @@
-//! A mapped reader page. One part of this module is for the subscriber, which writes the page. The other parts are for the daemon and for
-//! tools, which read it.
+//! A mapped reader page. The subscriber writes the page through [`ReaderPage`]. A daemon reads it through [`HostPage`], and tools read it
+//! through [`ReaderStats`].
 
 use crate::error::OpenError;
 use crate::layout::geometry::GRANULE;
@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The subscriber's side of a reader page. Each update makes relaxed stores to words that no other process writes. It takes a few
+/// The subscriber's side of a reader page. An update makes relaxed stores to words that no other process writes, and takes a few
 /// nanoseconds.
 #[derive(Debug, Clone)]
 pub struct ReaderPage {
@@ -23,7 +23,8 @@ pub struct ReaderPage {
 }
 
 impl ReaderPage {
-    /// Makes a page in `file`, which is empty. Process `pid` reads the segment `uuid` from `start` on, in the role `role`.
+    /// Makes the page of a subscriber in the empty `file`. The subscriber is process `pid`, and reads the segment `uuid` from `start` on in
+    /// the role `role`.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file cannot be sized or mapped.
@@ -93,12 +94,13 @@ impl ReaderPage {
         self.set::<HEARTBEAT>(time);
     }
 
-    /// Announces that this subscriber sleeps until there is a record at `position`. `nap` distinguishes one sleep from the next. After this
-    /// call the subscriber polls the ring once more. If the ring is still empty, it sends a byte to the daemon's waker, and then sleeps.
+    /// Announces that this subscriber sleeps until there is a record at `position`. `nap` is a number that differs from one sleep to the
+    /// next. After this call the subscriber polls the ring once more. If the ring still has no new record, the subscriber sends a byte to
+    /// the daemon's waker, and then sleeps.
     ///
-    /// Therefore the waker forgets no subscriber. Before the waker goes to sleep, it receives all bytes, and then reads the words of all
-    /// subscribers once more. If the waker received this subscriber's byte, it now sees the word, because the word was stored before the
-    /// byte was sent. If the byte arrives later, it wakes the waker.
+    /// In this order, the waker misses no sleeping subscriber. Before the waker goes to sleep, it receives all bytes, and then reads the
+    /// words of all subscribers once more. If the waker received this subscriber's byte, it now sees the word, because the word was stored
+    /// before the byte was sent. If the byte arrives later, it wakes the waker.
     pub fn sleeps(&self, position: u64, nap: u64) {
         self.words
             .word::<ASLEEP>()
@@ -123,7 +125,7 @@ fn add(counter: &AtomicU64, value: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
 }
 
-/// The daemon's side of a reader page. The daemon made the page, with a sealed size. The daemon writes nothing to it.
+/// The daemon's side of a reader page. The daemon made the page, whose size is sealed, and writes nothing to it.
 #[derive(Debug, Clone)]
 pub struct HostPage {
     cells: Cells,
@@ -162,7 +164,7 @@ pub struct ReaderStats {
     pub received: u64,
     /// Number of times that the publisher overtook the subscriber.
     pub lapped: u64,
-    /// Messages missed.
+    /// Messages that the subscriber missed.
     pub missed: u64,
     /// The number of messages that were skipped, because the subscriber got newer messages of the same keys.
     pub conflated: u64,

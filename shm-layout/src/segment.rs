@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt;
 pub enum Access {
     /// Reading only, enforced by the kernel.
     Read,
-    /// Reading and writing. Only the writer has this access.
+    /// Reading and writing. The writer has this access, and so has the program that makes or marks the segment.
     Write,
 }
 
@@ -41,7 +41,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Makes a segment in the empty `file`, and maps it for writing. No other process has opened the file.
+    /// Makes a segment in the empty `file`, and maps it for writing. No other process may have opened the file.
     ///
     /// The call first reserves all bytes, unless the caller has done so with [`reserve`]. Therefore a full file system is an error of this
     /// call, and does not kill the program at a later store. The call stores the magic number last, so that no process uses an unfinished
@@ -53,7 +53,7 @@ impl Segment {
         Self::create_with_board(file, header, None)
     }
 
-    /// Does the same as [`create`](Self::create), with a board after the ring.
+    /// Makes a segment as [`create`](Self::create) does, with a board after the ring.
     ///
     /// # Errors
     /// The same as for [`create`](Self::create).
@@ -149,7 +149,7 @@ impl Segment {
     }
 
     /// Takes over the segment's board, if there is one, and returns its writer. Stores on the board the messages that only the ring has.
-    /// Before this call, the caller has taken over the ring as its writer. It has published nothing yet.
+    /// Call this after taking over the ring as its writer, and before publishing.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`] when another program wrote to the ring.
@@ -164,7 +164,7 @@ impl Segment {
     }
 
     /// Prepares the map as `wanted` says: touches its pages, locks them, or collapses them into huge pages. Returns one [`Step`] for each
-    /// requested step, with its result.
+    /// requested step, with its result. On a map for reading only, the steps for the NUMA node and for huge pages are left out.
     pub fn prepare(&self, wanted: Preparation) -> Vec<Step> {
         prepare(&self.map, wanted)
     }
@@ -184,8 +184,8 @@ impl Segment {
         Pieces::of(&self.map)
     }
 
-    /// Takes over the ring, and returns its writer. The caller holds the channel's writer lock, and drops the writer before it releases the
-    /// lock.
+    /// Takes over the ring, and returns its writer. The caller must hold the channel's writer lock, and must drop the writer before it
+    /// releases the lock.
     ///
     /// # Errors
     /// See `Writer::take_over`.
@@ -202,7 +202,7 @@ impl Segment {
         Reader::new(self.cells.clone(), self.header.geometry, place)
     }
 
-    /// A locator, which finds places to start from.
+    /// Returns a locator, which finds the places from which readers can start.
     pub fn locator(&self) -> Locator {
         Locator::new(self.cells.clone(), self.header.geometry)
     }
@@ -225,8 +225,8 @@ impl Segment {
         State::unpack(self.header_word(STATE))
     }
 
-    /// The session of another host, if a bridge fills this ring; `None` if no bridge fills it. Only the holder of the writer lock gets a
-    /// consistent value. While a writer changes the session, other processes can see parts of two sessions.
+    /// Returns the session from another host, if a bridge fills this ring; `None` if no bridge fills it. Only the holder of the writer lock
+    /// certainly gets a consistent value. While a writer changes the session, other processes can see parts of two sessions.
     pub fn session(&self) -> Option<[u8; 10]> {
         let rest = self.header_word(SESSION_REST);
         (rest & HAS_SESSION != 0).then(|| session_identity([self.header_word(SESSION), rest]))
@@ -247,7 +247,7 @@ impl Segment {
         let is_new = self.access == Access::Write && self.header_word(STATE) == 0;
         assert!(is_new, "only a new segment can continue another");
         assert!((1..=MAX_SEQUENCE).contains(&next));
-        // The index holds zeros, and zero is the right position for any first sequence.
+        // The new index holds only zeros. The first message is at position 0, so its index entry is right for any first sequence.
         self.cells.header[FIRST_SEQUENCE].store(next, Ordering::Relaxed);
         self.cells.header[LAZY_PUBLISHED].store(next - 1, Ordering::Relaxed);
         self.cells.header[LAZY_BYTES].store(bytes, Ordering::Relaxed);
@@ -255,7 +255,8 @@ impl Segment {
             board.begin_at(next);
         }
         if epoch > 0 {
-            // The state is not *closed*: a reader that starts before the first writer would take *closed* for the end of the stream.
+            // The state must not be *closed*, because a reader that starts before the first writer would take *closed* for the end of the
+            // stream.
             self.cells.header[STATE].store(State::Recovering.pack(epoch), Ordering::Release);
         }
     }
@@ -271,8 +272,8 @@ impl Segment {
         self.cells.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
-    /// Returns a function that does the work of [`prepare`](Self::prepare), later or in another thread. The function keeps the pages
-    /// mapped, even if this segment is dropped.
+    /// Returns a function that does the work of [`prepare`](Self::prepare) when it is called, perhaps in another thread. The function keeps
+    /// the pages mapped, even if this segment is dropped.
     pub fn preparer(&self, wanted: Preparation) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         let map = self.map.clone();
         move || prepare(&map, wanted)
@@ -295,7 +296,7 @@ impl Segment {
 }
 
 /// Finds the board at `offset` in a segment of `found` bytes, and checks the board. If the board is damaged, the whole segment counts as
-/// damaged, because its publisher could not update the board.
+/// damaged, because a publisher could not update the board.
 fn find_board(
     file: &File,
     header: &Header,

@@ -1,5 +1,5 @@
-//! Checks whether a bridge through an engine can work: its files, its servers, its stream, and the rights of its account. The check stores
-//! nothing.
+//! Checks whether a bridge through an engine can work: its files, its servers, its stream, and the rights of its account. The check appends
+//! nothing to the stream.
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 use bytes::Bytes;
@@ -35,8 +35,8 @@ impl Findings {
 
 /// Checks everything that a bridge through an engine needs. Blocks for at most some seconds per server.
 ///
-/// The check appends no block, because its trial append names a last entry that does not exist. For a receiver, the check creates a
-/// consumer, which the servers remove after half a minute.
+/// The check appends no block: its trial append names a last entry that does not exist, so the servers refuse it. For a receiver, the check
+/// creates a consumer, which the servers remove after half a minute.
 pub fn check(spec: &BridgeSpec) -> Vec<Finding> {
     let mut findings = Findings::default();
     let nats = spec.nats.clone().unwrap_or_default();
@@ -236,8 +236,8 @@ async fn look_at_search(log: &Log, info: &Info, findings: &mut Findings) {
     }
 }
 
-/// Checks whether the stream's leader can be asked for blocks. A receiver asks the leader for messages that another server's copy lacks. No
-/// copy differs from the leader's if a single server keeps the stream.
+/// Checks whether the stream's leader can be asked for blocks. A receiver asks the leader for messages that another server's copy lacks. If
+/// a single server keeps the stream, there is no other copy, so a failure of this check is only doubtful.
 async fn look_at_leader(log: &Log, info: &Info, findings: &mut Findings) {
     log.link.forget();
     if log.leaders_entry(info.state.first_sequence.max(1)).await.is_some() {
@@ -315,6 +315,6 @@ async fn look_at_word(log: &Log, word: &str, findings: &mut Findings) {
 /// Waits until the server has received all sent data, and has had time to refuse it.
 async fn settle(log: &Log) {
     let _ = tokio::time::timeout(PATIENCE, log.client.flush()).await;
-    // Servers send a refusal by themselves and not as an answer, so this function waits for a fixed time.
+    // A server reports a refusal in a separate message, not in an answer to a request. So this function waits for a fixed time.
     tokio::time::sleep(Duration::from_millis(100)).await;
 }

@@ -26,8 +26,8 @@ pub(crate) struct Inlet {
     closed_at: u64,
     /// Whether the log has more entries after the current one.
     has_more: bool,
-    /// Deliveries that a gate of the channel holds up. While there are such deliveries, no further entry is taken. So all of them are from
-    /// one entry.
+    /// Deliveries that a gate of the channel holds up. While the backlog has deliveries, no further entry is taken, so all its deliveries
+    /// come from one entry.
     backlog: Backlog,
     shared: Arc<ReceiveState>,
 }
@@ -53,7 +53,7 @@ impl Inlet {
         self.local.publisher.as_ref().map_or(self.closed_at, Publisher::next_sequence)
     }
 
-    /// Does the same as [`Local::look_for_files`].
+    /// Checks once a second whether the channel's files were removed ([`Local::look_for_files`]), and keeps the sequence that is due.
     pub(crate) fn look_for_files(&mut self) {
         let next = self.next_sequence();
         self.local.look_for_files();
@@ -82,7 +82,7 @@ impl Inlet {
             }
             // This is not the channel's end: another publisher followed after this one.
             Delivery::End if self.has_more => return,
-            // The session and the sequence are not needed.
+            // Nobody reads the session and the sequence of this delivery, so both are dummies.
             Delivery::End => receiver::Delivery::End { session: Session::from_bytes([b' '; 10]), next: 0 },
         };
         if self.is_waiting() || !self.handle(&delivery) {

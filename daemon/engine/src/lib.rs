@@ -75,7 +75,7 @@ pub enum EngineError {
     /// No server was reached, or none accepted this client.
     #[error("NATS servers {servers}: {why}")]
     Connect {
-        /// The servers.
+        /// The addresses of the servers.
         servers: String,
         /// The reason, and what to do about it.
         why: String,
@@ -89,15 +89,15 @@ pub enum EngineError {
          create = true"
     )]
     NoStream {
-        /// The stream.
+        /// The stream's name.
         stream: String,
-        /// The channel.
+        /// The channel's name.
         channel: String,
     },
     /// The servers refused an operation on the stream.
     #[error("stream {stream:?}: {why}")]
     Refused {
-        /// The stream.
+        /// The stream's name.
         stream: String,
         /// The servers' reason.
         why: String,

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use crate::results::{Finding, Verdict};
 
-/// The longest election of a leader. If a stream keeps blocks for a shorter time, it might drop blocks before anybody can read them.
+/// The longest time that servers need to elect a leader. A stream that keeps blocks for a shorter time might drop blocks before anybody can
+/// read them.
 const ELECTION: Duration = Duration::from_secs(15);
 
-/// Returns a finding for each setting.
+/// Returns the losses that a stream with these settings can have, one finding for each cause.
 pub(crate) fn losses_of(config: &Config) -> Vec<Finding> {
     let mut losses = vec![of_copies(config.num_replicas), of_power(config.num_replicas)];
     if config.persist_mode == Some(PersistenceMode::Async) {

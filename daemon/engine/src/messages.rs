@@ -1,4 +1,4 @@
-//! The messages between a sender's thread with the connection and its other threads.
+//! The messages between the threads of a sender: one thread has the connection to the servers, and the other threads give it orders.
 
 use std::sync::mpsc;
 use tokio::sync::mpsc::UnboundedSender;
@@ -6,7 +6,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::proto::block::Stream;
 use crate::proto::writer::{Append, Last, Trouble};
 
-/// Requests of the other threads to the thread with the connection.
+/// An order of another thread to the thread that has the connection to the servers.
 pub(crate) enum Order {
     Append(Append),
     /// Request the end of the log for this round. Also find out whether the log has this stream.
@@ -17,15 +17,15 @@ pub(crate) enum Order {
     Answer(async_nats::Subject, Vec<u8>),
 }
 
-/// Answers of the thread with the connection.
+/// A reply of the thread that has the connection to the servers.
 pub(crate) enum Reply {
     /// The answer to an append: its round, the time of its arrival, and the result.
     Ack(u64, u64, Result<u64, Trouble>),
     /// The end of the log, if the servers returned it.
     Last(u64, Option<Last>),
-    /// The writer with this number announced that it writes. The announcement might come from the sender's own writer.
+    /// Another sender's writer, which has this number, announced that it writes.
     Pulse(u64),
 }
 
-/// The ends of both queues that the ring's thread uses.
+/// The two queues of the thread that reads the ring: orders go out, and replies come in.
 pub(crate) type Queues = (UnboundedSender<Order>, mpsc::Receiver<Reply>);

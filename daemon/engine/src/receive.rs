@@ -197,7 +197,7 @@ impl Receiving {
             }
             let Receiving { reader, inlet, leader, .. } = &mut self;
             if leader.is_awaited(now_ns) {
-                // The leader possibly has the messages that the reader would give up.
+                // The reader must not give up messages before the leader has answered, because the leader might have them.
                 reader.handle_undelivered(now_ns);
             }
             if let Some((round, ask)) = reader.poll(now_ns, &mut |delivery| inlet.take(delivery)) {
@@ -237,7 +237,7 @@ impl Receiving {
         }
     }
 
-    /// Uses changed keys from now on. Reports blocks that cannot be opened with the keys.
+    /// Reads the keys again if they have changed. Reports blocks that cannot be opened with the keys.
     fn look_at_keys(&mut self) {
         if let Some(ring) = self.keys.changed(&self.shared.keys) {
             self.reader.set_keys(ring, self.log.takes_open);
@@ -250,7 +250,7 @@ impl Receiving {
         }
     }
 
-    /// Starts a request. The answer arrives through the queue. The answer of a writer arrives at the inbox.
+    /// Starts a request of the reader. The log's answer arrives through the queue of answers, and a writer's answer arrives at the inbox.
     fn ask(&mut self, round: u64, ask: Ask) {
         if let Ask::Want(want) = ask {
             return self.want(round, want);
@@ -275,13 +275,14 @@ impl Receiving {
         });
     }
 
-    /// Asks the writers for missing messages. If they have not answered, also asks the stream's leader.
+    /// Asks the writers for missing messages. Also asks the stream's leader, if [`LeaderAsks`] says so.
     fn want(&mut self, round: u64, want: Want) {
         let now_ns = self.clock.now_ns();
-        // After the hole, the reader searches the log, and follows it anew.
+        // The reader follows the log no longer. After the hole is closed, it searches the log and follows it again.
         self.follows = None;
         if !self.log.link.is_connected() {
-            // The client would keep the request, and send all kept requests at once after it has connected again.
+            // Without a connection, nothing is requested: the client would keep all requests, and send them at once after it has connected
+            // again.
             return self.reader.handle_undelivered(now_ns);
         }
         let (log, to) = (self.log.clone(), self.inbox.of(round));
@@ -309,7 +310,7 @@ impl Receiving {
             }
             Answer::Leader(round, found) => {
                 self.leader.end(now_ns, &found);
-                // Without a block, the reader goes on waiting for the writers.
+                // If the leader has no such block, the reader goes on waiting for the writers.
                 if let Found::Block(block) = found {
                     reader.handle_want(now_ns, round, Some(&block), &mut |delivery| inlet.take(delivery));
                 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// A stream as its servers describe it.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamInfo {
-    /// The name.
+    /// The stream's name.
     pub stream: String,
     /// The subjects that the stream keeps. A mirror keeps none.
     pub subjects: Vec<String>,
@@ -41,17 +41,17 @@ pub struct Range {
 /// The result of a check of a whole stream.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Verified {
-    /// Valid blocks.
+    /// The number of valid blocks.
     pub blocks: u64,
     /// Messages in valid blocks. A message that is in several blocks counts once.
     pub messages: u64,
     /// Ranges of sequences that blocks report as lost for ever.
     pub gaps: Vec<Range>,
-    /// Sequences that no block has, between sequences that blocks have.
+    /// Ranges of sequences that no block has, although blocks have lower and higher sequences.
     pub missing: Vec<Range>,
     /// Entries that are damaged, or that are no blocks. The list has the number of each entry, and the reason.
     pub damaged: Vec<(u64, String)>,
-    /// Blocks whose CRC of the previous block does not match the block before them in the stream.
+    /// Blocks whose stored CRC of the previous block differs from the CRC of the block before them in the stream.
     pub chain_breaks: u64,
     /// Sequences that are in more than one block.
     pub repeated: u64,
@@ -62,7 +62,7 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Whether there is no damage.
+    /// Whether the stream has no damaged entry, no missing sequence and no broken link between blocks.
     pub fn is_sound(&self) -> bool {
         self.damaged.is_empty() && self.missing.is_empty() && self.chain_breaks == 0
     }
@@ -71,7 +71,7 @@ impl Verified {
 /// The seriousness of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is well.
+    /// The check found no problem.
     Ok,
     /// Something might not work as intended.
     Doubtful,

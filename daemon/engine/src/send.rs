@@ -97,7 +97,7 @@ impl Sender {
         let (running, over) = oneshot::channel::<()>();
         let serve = move || {
             runtime.block_on(async {
-                // Serving ends with the ring's thread, even in the middle of a wait.
+                // When the ring's thread ends, this thread stops serving at once, even in the middle of a wait.
                 tokio::select! {
                     _ = serve(log, orders, reply, want, clock, shared, own) => {}
                     _ = over => {}
@@ -203,7 +203,8 @@ const STOP_EVERY: Duration = Duration::from_millis(20);
 /// The required prefix of the subject to which a request wants its answer. Without this limit, a request could name the stream's own
 /// subject, and the answer would be appended to the stream.
 const INBOX: &str = "_INBOX.";
-/// The thread drops an append that is older than this. The process has then not run for a while, and another writer might have taken over.
+/// The thread drops an append that is older than this time. Such an age means that the process was paused, so another writer might have
+/// taken over.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
 /// The answer to an append: the append's round, and a result. The result is the number of the block's entry, or an error.
@@ -250,8 +251,8 @@ async fn serve(
     }
 }
 
-/// Whether a pulse of another writer is passed on. Anybody can send any number of pulses. So at most one per quarter of [`LOOK_NS`] is
-/// passed on.
+/// Whether a pulse of another writer is passed on. Anybody can send pulses at any rate, so at most one is passed on in a quarter of
+/// [`LOOK_NS`].
 fn heeds(now_ns: u64, heed_ns: &mut u64) -> bool {
     let is_due = now_ns >= *heed_ns;
     if is_due {

@@ -50,7 +50,7 @@ counters! {
         is_shut_out,
         /// Messages that the servers had acknowledged and then lost. The bridge sends them again if the ring or the journal still has them.
         lost_by_engine: counter "engine_lost_messages_total",
-        /// Times that the servers lost acknowledged messages.
+        /// The number of times that the servers lost acknowledged messages.
         losses,
         /// Requests of receivers for messages that the stream lacks.
         wanted: counter "engine_wanted_total",
@@ -90,7 +90,7 @@ counters! {
         next_sequence,
         /// Messages published into the local channel.
         messages_published: counter "engine_published_messages_total",
-        /// Messages that nobody has. The local channel has a gap in their place.
+        /// Messages that never arrive or are too large. The local channel has a gap in their place.
         messages_missing: counter "engine_missing_messages_total",
         /// Messages that are too large for the local channel. They also count as missing.
         messages_too_large,
@@ -104,7 +104,7 @@ counters! {
         unopened: counter "engine_unopened_blocks_total",
         /// Messages that arrived again.
         repeated,
-        /// Blocks whose CRC of the previous block does not match the block before them in the stream.
+        /// Blocks whose stored CRC of the previous block differs from the CRC of the block before them.
         chain_breaks: counter "engine_chain_breaks_total",
         /// The number of times that the receiver searched the log for the block that it needs next.
         searches,
@@ -210,7 +210,7 @@ impl Link {
         }
     }
 
-    /// Notes that a server decides for the stream.
+    /// Notes that the stream has a leader.
     pub(crate) fn decided(&self) {
         *self.undecided.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -235,7 +235,7 @@ impl Link {
             .or_else(|| of(&self.refused))
     }
 
-    /// Returns a sentence about the stream, if it has had no leader for at least the time `limit`.
+    /// Returns a sentence that says why the stream stands still, if the stream has had no leader for at least the time `limit`.
     fn stands_still(&self, limit: Duration) -> Option<String> {
         let undecided = self.undecided.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, why) = undecided.as_ref().filter(|(since, _)| since.elapsed() >= limit)?;
@@ -262,7 +262,8 @@ mod tests {
         assert_eq!(counters.behind(), Some(0), "the channel is absent");
     }
 
-    /// In an earlier version, a receiver noted for ever that it could not follow the log. This error hid that the stream had no leader.
+    /// An earlier mistake: after one failed attempt to follow the log, a receiver reported this error for ever, and so hid that the stream
+    /// had no leader.
     #[test]
     fn a_stream_without_a_leader_is_not_hidden_by_an_older_error() {
         let link = Link::default();

@@ -13,7 +13,7 @@ use crate::proto::seal::Opener;
 pub use crate::results::{Range, StreamInfo, Verified};
 use crate::send::runtime;
 
-/// Greatest number of ranges and entries that a check lists.
+/// The greatest length of each list in the result of a check.
 const MOST_NAMED: usize = 1_000;
 
 fn info_of(info: &Info, head: Option<Head>) -> StreamInfo {
@@ -144,8 +144,8 @@ struct Verifying {
     has_keys: bool,
 }
 
-/// Whether a fragment continues the previous one, or is the first of a message. After a restart, a writer sends all fragments of its
-/// message again.
+/// Whether a fragment continues the previous fragment of its message, or is the message's first. After a restart, a writer sends all
+/// fragments of its message again, so a first fragment can follow any fragment.
 fn joins(before: &mut (u64, usize), head: &Head, offset: u32, bytes: usize) -> bool {
     let (sequence, end) = *before;
     *before = (head.first, offset as usize + bytes);

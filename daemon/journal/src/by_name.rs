@@ -1,4 +1,4 @@
-//! The files of a folder as recovery uses them.
+//! Gives recovery access, by name, to the files of a folder on a real file system.
 
 use crate::core::Volume;
 use crate::directory::{Directory, at, write_all};
@@ -8,7 +8,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 
-/// Number of bytes that the disk is asked to read ahead.
+/// Number of bytes in one request to the kernel to read ahead.
 const AHEAD: u64 = 1 << 20;
 
 /// A directory whose files recovery opens by name.
@@ -17,12 +17,12 @@ pub struct ByName<'a> {
     directory: &'a Directory,
     /// The file that was used last.
     open: Option<(String, File)>,
-    /// The offset up to which the disk was asked to read ahead.
+    /// The offset up to which the kernel was asked to read ahead, or up to which recovery has read.
     told: u64,
 }
 
 impl<'a> ByName<'a> {
-    /// Gives recovery access to the files of a directory.
+    /// Makes the volume of a directory's files.
     pub const fn new(directory: &'a Directory) -> Self {
         Self { directory, open: None, told: 0 }
     }
@@ -55,7 +55,7 @@ impl Volume for ByName<'_> {
         let end = offset + bytes.len() as u64;
         let is_on_its_way = told > 0 && end.abs_diff(told) <= AHEAD;
         if is_on_its_way && end + AHEAD / 2 > told {
-            // The disk reads the next bytes while the present bytes are processed.
+            // With this request, the disk reads the next bytes while recovery processes the present bytes.
             let _ = rustix::fs::fadvise(file, told, NonZeroU64::new(AHEAD), Advice::WillNeed);
             self.told = told + AHEAD;
         } else if !is_on_its_way {

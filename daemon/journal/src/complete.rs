@@ -1,4 +1,4 @@
-//! The names of a recording's complete files. The recorder has closed these files, and knows only their names.
+//! The names of a recording's complete files. The recorder has closed these files, so it can check only whether their names still exist.
 //!
 //! Another program might remove such a file, and with it messages that were reported as durable. So the recorder compares the names with
 //! the folder from time to time. A file that retention removes does not count as missing.
@@ -10,9 +10,9 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// The shortest time from one comparison of names to the next.
+/// The shortest time from one comparison of names to the next one.
 const LOOK: Duration = Duration::from_secs(1);
-/// Comparisons of names take at most a share of `1 / FRACTION` of the time.
+/// After a comparison of names, the next one waits for at least `FRACTION` times the duration of the comparison.
 const FRACTION: u32 = 20;
 
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(crate) struct Complete {
 struct Names {
     /// The files that were completed, without those that retention has removed.
     complete: BTreeSet<String>,
-    /// A file that the last comparison did not find.
+    /// The name of a complete file that the last comparison did not find in the folder.
     missing: Option<String>,
     /// The earliest time of the next comparison.
     next: Option<Instant>,
@@ -37,7 +37,7 @@ impl Complete {
         self.names.lock().expect("nobody panics while holding it")
     }
 
-    /// Waits for the turn, which one thread has at a time. Only the thread with the turn compares names or removes files.
+    /// Waits for the turn: the lock that a thread must hold while it compares names or removes files.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,7 +59,7 @@ impl Complete {
             names.next.is_none_or(|next| Instant::now() >= next)
         };
         if is_due && let Some(_turn) = self.try_turn() {
-            // A folder that cannot be listed now is listed later.
+            // If the folder cannot be listed now, a later call lists it.
             let _ = self.compare(folder);
         }
     }
@@ -69,7 +69,7 @@ impl Complete {
         self.names().complete.remove(name);
     }
 
-    /// Returns a file that the last comparison did not find.
+    /// Returns the name of a complete file that the last comparison did not find; `None` if it found all.
     pub(crate) fn missing(&self) -> Option<String> {
         self.names().missing.clone()
     }
@@ -85,7 +85,7 @@ impl Complete {
 
     fn compare(&self, folder: &File) -> io::Result<()> {
         let begun = Instant::now();
-        // This copy does not have files that are completed during the comparison.
+        // Names that are added during the comparison are not in this copy, so they cannot count as missing.
         let complete = self.names().complete.clone();
         let entries = Dir::read_from(folder)?;
         let found = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// If this many frames are closed, they are written.
+/// The number of closed frames at which the frames are written.
 const CLOSED: usize = 4;
 
 /// Copies a part of a journal into another directory, with the recorder's logic on the calling thread. The copy has the identity, the
@@ -23,7 +23,7 @@ pub struct Cut {
     writer: Writer,
     /// The ring of the latest records.
     ring: [u64; 2],
-    /// The latest wall clock of the records so far.
+    /// The latest wall-clock time of the records so far.
     latest_ns: u64,
     base_ns: u64,
 }
@@ -33,7 +33,7 @@ impl Cut {
     /// stream yet.
     ///
     /// - `header` is the header of the file in which the part begins, with the part's first sequence and first epoch.
-    /// - `clock` is a pair of a wall clock and the ring's ticks, which the journal has for the first record.
+    /// - `clock` is the time of the first record according to the journal: the wall clock, and the ring's ticks at the same moment.
     ///
     /// # Errors
     /// [`RecordError::Busy`] and [`RecordError::Os`].
@@ -67,13 +67,13 @@ impl Cut {
     }
 
     /// Sets the header of the files from which the next records come. If the header names another ring, the part continues in another file.
-    /// The last argument is a pair of a wall clock and the ring's ticks, which the journal has for these records.
+    /// The last argument is the time of these records according to the journal: the wall clock, and the ring's ticks at the same moment.
     pub fn go_on_in(&mut self, header: &FileHeader, (wall_ns, ticks): (u64, u64)) {
         if header.ring.uuid == self.ring {
             return;
         }
         self.ring = header.ring.uuid;
-        // Frames must not go back in time.
+        // The index times of frames must not go back, so the ticks move with the wall clock.
         let late_ns = self.latest_ns.saturating_sub(wall_ns);
         let late = u128::from(late_ns) * u128::from(header.ring.clock_hz) / 1_000_000_000;
         self.at(wall_ns + late_ns, ticks.wrapping_add(late as u64));
@@ -96,7 +96,7 @@ impl Cut {
         self.write_some()
     }
 
-    /// Adds the next control record of the ring, or the journal's next record about a ring or a clock.
+    /// Adds a control record: one that the ring had, or the journal's own record about a ring or a clock.
     ///
     /// # Errors
     /// [`RecordError::Os`].

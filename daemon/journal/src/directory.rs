@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The name of a folder's lock.
 const LOCK: &str = "lock";
-/// Only the recorder's user is allowed to read the recorded messages.
+/// The mode of new files. Only the recorder's user is allowed to read the recorded messages.
 const PRIVATE: u32 = 0o600;
 /// Greatest number of parts of one vectored write.
 const PARTS: usize = 1024;
@@ -48,8 +48,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates the directory if it does not exist, and takes its lock. Files are written in the way that `io` names, if the file system
-    /// supports this way.
+    /// Creates the directory if it does not exist, and takes its lock. `io` says how files are written. If the file system does not support
+    /// direct writes, they are buffered.
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
@@ -100,7 +100,7 @@ impl Directory {
         self.first_number
     }
 
-    /// The path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -121,7 +121,7 @@ impl Directory {
         remove(&self.handle, SPARE)
     }
 
-    /// Whether the lock's file still has its name. Otherwise another recorder can lock another file of this name.
+    /// Whether the lock's file still has its name. If not, another recorder can lock a new file of this name.
     ///
     /// # Errors
     /// The system's error, if the name cannot be looked up.
@@ -138,8 +138,9 @@ impl Directory {
         found.ok_or_else(|| io::Error::other(format!("file {number} is closed")))
     }
 
-    /// Checks that the path still leads to this directory, and that the lock and each open file still have their names. Otherwise nobody
-    /// can read the new records, or another recorder can write here. Complete files are compared with the folder only when a file is completed.
+    /// Checks that the path still leads to this directory, and that the lock and each open file still have their names. If not, nobody can
+    /// read the new records, or another recorder can write here. For complete files, reports the result of their last comparison with the
+    /// folder.
     pub(crate) fn check_names(&self) -> Result<(), RecordError> {
         if !is_named(&self.handle, lstat(&self.path)).map_err(self.os())? {
             return Err(self.moved("the directory".to_owned()));
@@ -147,7 +148,7 @@ impl Directory {
         if !self.is_locked().map_err(self.os())? {
             return Err(self.moved(format!("its file {LOCK}")));
         }
-        // If another thread has the turn, retention might have removed a file, and not noted this yet.
+        // While another thread has the turn, retention might have removed a file without noting it yet. So the files are not checked now.
         let Some(_turn) = self.complete.try_turn() else { return Ok(()) };
         let file = self.nameless().map_err(self.os())?.or_else(|| self.complete.missing());
         file.map_or(Ok(()), |name| Err(self.moved(format!("its file {name}"))))
@@ -169,7 +170,7 @@ impl Directory {
         let _turn = self.complete.turn();
         let (done, gone) = trim();
         for name in &gone {
-            // A complete file can still be open for a short time.
+            // A removed file can still be open for a short time. Its name is cleared, so that the file does not count as moved.
             self.files().values_mut().filter(|(open, _)| open == name).for_each(|(open, _)| open.clear());
             self.complete.remove(name);
         }
@@ -187,7 +188,7 @@ impl Directory {
     /// Returns an open file that has lost its name.
     fn nameless(&self) -> io::Result<Option<String>> {
         let files = self.files();
-        // The spare file has no records yet.
+        // The spare file is skipped, because it has no records yet.
         for (name, file) in files.values().filter(|(name, _)| name != SPARE && !name.is_empty()) {
             if !is_named(file, statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW))? {
                 return Ok(Some(name.clone()));
@@ -263,7 +264,7 @@ impl Directory {
         }
         std::thread::scope(|scope| {
             let helper = std::thread::Builder::new().name("journal-pages".to_owned());
-            // Without a second thread, this thread writes everything.
+            // If no second thread can be started, this thread writes all parts.
             let helper = helper.spawn_scoped(scope, || run(other));
             let done = run(own);
             let helped = helper.map_or(Ok(()), |helper| {
@@ -277,7 +278,8 @@ impl Directory {
     fn write_pages(&self, file: &File, offset: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
         match write_all(file, offset, &[bytes], durable) {
             Err(error) if is_invalid(&error) => {
-                // The file system needs larger pages, so this write uses the page cache. The file's contents are the same.
+                // The file system refuses direct writes of this page size, so the write uses the page cache. The file's contents stay the
+                // same.
                 let flags = rustix::fs::fcntl_getfl(file)?;
                 rustix::fs::fcntl_setfl(file, flags.difference(OFlags::DIRECT))?;
                 self.is_direct.store(false, Ordering::Relaxed);
@@ -307,7 +309,7 @@ impl Directory {
 
 /// Whether the file system of a directory supports direct writes.
 fn takes_direct(directory: &File) -> io::Result<bool> {
-    // A file system in memory accepts `O_DIRECT`, but copies the bytes anyway.
+    // `tmpfs` accepts `O_DIRECT`, but copies the bytes anyway, so direct writes have no advantage.
     if rustix::fs::fstatfs(directory)?.f_type as u64 == TMPFS {
         return Ok(false);
     }
@@ -327,7 +329,8 @@ fn lock_of(folder: &File) -> io::Result<(JournalLock, (u64, u64))> {
         let file = at(folder, LOCK, OFlags::RDWR | OFlags::CREATE)?;
         let own = place(&fstat(&file)?);
         let lock = take_lock(file)?.ok_or(io::ErrorKind::WouldBlock)?;
-        // The file might have been removed before it was locked. The next recorder would then lock another file.
+        // The lock counts only if the file still has its name. If the file was removed before it was locked, the next recorder would lock
+        // another file.
         if found(statat(folder, LOCK, AtFlags::SYMLINK_NOFOLLOW))? == Some(own) {
             return Ok((lock, own));
         }

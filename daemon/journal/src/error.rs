@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// An error of the disk, after which the recording goes on.
+/// An error of the disk that does not end the recording.
 #[derive(Debug, Error)]
 #[error("{what}: {error}: it {}", self.then())]
 pub struct DiskError {
@@ -19,7 +19,7 @@ pub struct DiskError {
 }
 
 impl DiskError {
-    /// Says what the recorder does now.
+    /// Returns the text about the recorder's reaction to the error.
     fn then(&self) -> &'static str {
         if self.what == NEXT_FILE { "is tried again" } else { "goes on in another file" }
     }
@@ -32,13 +32,13 @@ pub enum RecordError {
     /// Another recorder writes to the directory.
     #[error("{}: another recorder writes there: end it, or give another directory", path.display())]
     Busy {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
     },
     /// The system refused a call.
     #[error("{}: {source}", path.display())]
     Os {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -46,7 +46,7 @@ pub enum RecordError {
     /// The journal could not be repaired after a crash.
     #[error("{}: {source}", path.display())]
     Recover {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
         /// The error of the repair.
         source: RecoverError,
@@ -61,7 +61,7 @@ pub enum RecordError {
          the journal has: begin the channel anew, or move this journal away", path.display()
     )]
     Behind {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
         /// The journal's next sequence.
         journal: u64,
@@ -75,7 +75,7 @@ pub enum RecordError {
         path.display()
     )]
     Moved {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
         /// The directory or file that has lost its name.
         what: String,
@@ -88,18 +88,17 @@ pub enum RecordError {
     /// The channel cannot be read any more.
     #[error(transparent)]
     Receive(#[from] RecvError),
-    /// The place in the ring at which to continue was not found.
+    /// The recorder found no position in the ring at which to continue.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The disk did not accept the last messages. These messages stay unrecorded, unless another recorder still finds them in the ring
-    /// later.
+    /// The disk did not accept the last messages. They stay unrecorded, unless a later recorder still finds them in the ring.
     #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded{}", path.display(), because(last.as_ref()))]
     Unwritten {
-        /// The directory.
+        /// The journal's directory.
         path: PathBuf,
         /// The number of messages that were read but not written, or that are still in the ring. Skipped sequences do not count.
         lost: u64,
-        /// Whether the channel was restarted meanwhile. Then no later recorder finds these messages.
+        /// Whether the channel was restarted meanwhile. If so, no later recorder finds these messages.
         is_over: bool,
         /// The last error of the disk that was not reported yet, with the name of the failed operation.
         last: Option<(&'static str, io::Error)>,
@@ -113,8 +112,8 @@ fn because(last: Option<&(&'static str, io::Error)>) -> String {
 }
 
 impl RecordError {
-    /// Whether the channel was restarted. If so, the new stream needs a separate folder. The journal has the whole previous stream, unless
-    /// this is [`Unwritten`](Self::Unwritten).
+    /// Whether the channel was restarted. If so, the new stream needs a separate folder. The journal has all of the previous stream, except
+    /// after [`Unwritten`](Self::Unwritten).
     pub fn is_restart(&self) -> bool {
         matches!(
             self,
@@ -122,12 +121,12 @@ impl RecordError {
         )
     }
 
-    /// Whether messages that were read are not in the journal.
+    /// Whether the journal lacks messages that the recorder had read.
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::Unwritten { .. } | Self::Moved { .. })
     }
 
-    /// Whether the system refused a thread or memory. Another attempt might succeed soon.
+    /// Whether the system refused a thread or memory for now, so that another attempt might succeed soon.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
     }

@@ -33,7 +33,7 @@ const MOST_BYTES: u64 = 64;
 /// A hold: a note that files of a stream must be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionHold {
-    /// The name.
+    /// The name of the hold.
     pub name: String,
     /// The first sequence to keep. Files with this sequence or a later one stay. 0 if the hold cannot be read, so that all files stay.
     pub from: u64,
@@ -53,7 +53,7 @@ pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<
     let directory = open_directory(&folder_of(path, stream))?;
     let unfinished = format!(".{file_name}.tmp");
     remove(&directory, &unfinished)?;
-    // The directory's mode keeps other users out. The recorder must be able to read the file, and might run as another user.
+    // The file is readable for all users, because the recorder might run as another user. The directory's mode keeps other users out.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&directory, &unfinished, flags, Mode::from_raw_mode(0o644))?;
     let mut file = File::from(file);

@@ -1,4 +1,4 @@
-//! Decides which files of a journal are kept.
+//! Removes the oldest files of a journal according to limits (retention).
 
 use crate::directory::{at, open_directory, remove};
 use crate::holds::{RetentionHold, holds_of, lock_holds};
@@ -15,18 +15,18 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// One lock for each file system. So journals on the same file system are handled one after another. The free space for a journal is then
-/// measured after the files of the previous journal were removed.
+/// One lock for each file system. With it, threads trim journals on the same file system one after another, and each measures the free
+/// space after the files of the previous journal were removed.
 static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// The limits for the files of a journal that are kept. By default, all files are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Keep {
-    /// Greatest number of bytes of all files together.
+    /// The greatest number of bytes that all files together may have.
     pub bytes: Option<u64>,
     /// The longest time for which a complete file is kept, counted from the beginning of the next file.
     pub age: Option<Duration>,
-    /// Least number of bytes that stay free on the file system.
+    /// The least number of bytes that must stay free on the file system.
     pub free: Option<u64>,
 }
 
@@ -35,7 +35,7 @@ pub struct Keep {
 pub struct Trimmed {
     /// Names of the files that are gone, oldest first.
     pub gone: Vec<String>,
-    /// Names of the holds that did not keep their files, because the file system had too little free space.
+    /// Names of the holds whose files were removed nevertheless, because the file system had too little free space.
     pub broken: Vec<String>,
     /// The number of bytes that must still become free to reach the required free space.
     pub lacking: u64,
@@ -50,9 +50,9 @@ impl Keep {
     /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
     /// - In each stream, the oldest files go first, so the remaining files have no holes between them.
     /// - Files that are [held](crate::hold) stay, unless there is too little free space.
-    /// - The removal of a file that a process has open frees no space. To gain space, such files are removed only together with newer files
-    ///   whose removal frees space. The open files are at most as large as these newer files, or as the missing space, whichever is larger.
-    ///   So readers that keep files open do not cost other readers all history.
+    /// - The removal of a file that a process has open frees no space at once. To gain space, open files are removed only together with
+    ///   newer files whose removal frees space. Together, the open files must not be larger than these newer files, or than the missing
+    ///   space. So readers that keep files open do not cause the removal of the whole journal.
     ///
     /// Adds the removed files to `trimmed`, even if this call fails. Refresh `streams` if a file was removed.
     ///
@@ -71,7 +71,7 @@ impl Keep {
         let directory = open_directory(streams.path())?;
         let turn = self.free.map(|_| turn_at(&directory)).transpose()?;
         let _turn = turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
-        // A process that writes a hold waits until this call ends, and then sees the remaining files.
+        // While this lock is held, a process that writes a hold waits. After that, it sees the remaining files.
         let _lock = lock_holds(&directory)?;
         let bytes = streams.journals().iter().flat_map(Journal::files).map(|file| file.bytes).sum();
         let lacking = self.lacking(&directory)?;
@@ -79,7 +79,7 @@ impl Keep {
         let mut done = Ok(());
         for (at, journal) in streams.journals().iter().enumerate() {
             let is_own = own.is_none() || journal.stream() == own;
-            // The time at which the last file of a stream was complete.
+            // The last file of a stream was complete when the next stream's first file began.
             let later = streams.journals()[at + 1..].iter().find_map(|later| later.files().first());
             let over = later.map(|file| file.header.wall_ns);
             done = done.and_then(|()| excess.trim(journal, is_own || journal.is_recording(), over));
@@ -102,11 +102,11 @@ fn turn_at(directory: &File) -> io::Result<Arc<Mutex<()>>> {
     Ok(TURNS.lock().unwrap_or_else(PoisonError::into_inner).entry(device).or_default().clone())
 }
 
-/// The number of files and bytes that must be removed.
+/// The state of a removal: the limits, and the bytes that must still be removed.
 struct Excess<'a> {
     keep: &'a Keep,
     wall_ns: u64,
-    /// Bytes of all files that are left.
+    /// The size of all remaining files together, in bytes.
     bytes: u64,
     /// The number of bytes that must still become free to reach the required free space.
     lacking: u64,
@@ -120,18 +120,19 @@ struct Excess<'a> {
 enum Gives {
     Room,
     Nothing,
-    /// The file system does not report who has a file open.
+    /// Unknown, because the file system does not report whether a file is open.
     Unknown,
 }
 
 impl Excess<'_> {
-    /// Removes files of a stream, oldest first. If `is_recorded`, the last file stays, because it is being written. Otherwise the last file
-    /// can also be removed. It was complete at `over_ns`.
+    /// Removes files of a stream, oldest first. If `is_recorded`, the last file stays, because it is being written. Otherwise the last
+    /// file, which was complete at `over_ns`, can also be removed.
     fn trim(&mut self, journal: &Journal, is_recorded: bool, over_ns: Option<u64>) -> io::Result<()> {
         let folder = open_directory(journal.path())?;
         let holds = holds_of(&folder)?;
         let files = journal.files();
-        // Files before `kept` are removed. Files from `kept` to `at` have `bytes` bytes, and their removal would free only `gain` bytes.
+        // All files below index `kept` are removed. The files `kept..at` have `bytes` bytes, but their removal would free only `gain`
+        // bytes.
         let (mut kept, mut at, mut bytes, mut gain) = (0, 0, 0, 0);
         while let Some(file) = files.get(at) {
             let next = files.get(at + 1);
@@ -178,8 +179,8 @@ impl Excess<'_> {
         if is_over { remove_folder(journal, &folder) } else { Ok(()) }
     }
 
-    /// Whether the limits of bytes or age require the removal of a file that was complete at `since_ns`. No limit requires the removal of a
-    /// held file.
+    /// Whether the limit of bytes or the limit of age requires the removal of a file that was complete at `since_ns`. These limits never
+    /// require the removal of a held file.
     fn is_due(&self, since_ns: u64, is_held: bool) -> bool {
         let is_too_much = self.keep.bytes.is_some_and(|most| self.bytes > most);
         let age = Duration::from_nanos(self.wall_ns.saturating_sub(since_ns));
@@ -227,8 +228,8 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
 
 /// Returns the time at which the first of `files` was complete: the beginning of the next file, or `last_ns` for the last file.
 ///
-/// If the clock was set back, the beginning of a file can be later than the present time `wall_ns`. Such a beginning is ignored, and the
-/// beginning of the next file is used. The result is not before the beginning of the first file, unless that beginning is ignored.
+/// If the clock was set back, a file can have begun later than the present time `wall_ns`. Such a time is ignored, and the time of the next
+/// file is used. The result is never earlier than the beginning of the first file, unless that time is ignored.
 fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     let has_been = |ns: &u64| *ns <= wall_ns;
     let later = files.iter().skip(1).map(|file| file.header.wall_ns).chain(last_ns);
@@ -236,8 +237,8 @@ fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     later.into_iter().find(has_been).unwrap_or(wall_ns).max(begun)
 }
 
-/// Whether a file is complete. Then the file has a trailer, or it was abandoned and a later file is sealed (finished). An abandoned file
-/// gets its trailer only at the next recovery, but the later files have all records that it lacks. Several files in a row can be abandoned.
+/// Whether a file is complete: it has a trailer, or it was abandoned and a later file is sealed (finished). An abandoned file gets its
+/// trailer only at the next recovery, but the later files have all records that it lacks. Several files in a row can be abandoned.
 fn is_over(file: &FileInfo, later: &[Arc<FileInfo>]) -> bool {
     file.trailer.is_some() || (file.is_given_up() && later.iter().any(|later| later.trailer.is_some()))
 }

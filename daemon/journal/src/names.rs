@@ -1,4 +1,4 @@
-//! Names of files that a recorder has open.
+//! Checks whether the names of open files still lead to these files.
 
 use rustix::fs::{Stat, fstat};
 use rustix::io::Errno;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The terms of a gate: its limits, which the publisher keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateTerms {
-    /// The name.
+    /// The name of the gate.
     pub gate: String,
     /// The reader's largest lag in bytes of the ring. If a message would make the lag larger, the publisher
     /// waits.
@@ -17,20 +17,20 @@ pub struct GateTerms {
     pub refuse: bool,
 }
 
-/// A gate as tools show it. The publisher's counts restart with each publisher.
+/// A gate as tools show it. The counts begin at 0 again with each publisher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateReport {
-    /// The terms.
+    /// The terms of the gate.
     #[serde(flatten)]
     pub terms: GateTerms,
     /// `absent`, `joining`, `in-force` or `dropped`.
     pub state: String,
-    /// The gate's reader; `None` if there is no reader. Its process id is the one that the reader itself reports. A daemon adds the user
-    /// and the command only if this process is attached as a reader.
+    /// The gate's reader; `None` if there is no reader. The process id comes from the reader itself. A daemon adds the user and the command
+    /// only if the process with this id is attached as a reader.
     pub reader: Option<Process>,
-    /// The present lag of the reader, in bytes of the ring, as the reader itself reports it.
+    /// The present lag of the reader in bytes of the ring, computed from the position that the reader itself reports.
     pub behind_bytes: Option<u64>,
-    /// The present lag of the reader, in messages, as the reader itself reports it.
+    /// The present lag of the reader in messages, computed from the sequence that the reader itself reports.
     pub behind_messages: Option<u64>,
     /// The number of messages that waited for the gate.
     pub held: u64,

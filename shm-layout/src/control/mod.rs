@@ -1,16 +1,15 @@
 //! The messages of the control socket: requests of programs, replies of the daemon, and reports of channels.
 //!
-//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes, with the descriptors beside it.
-//! Unknown requests and fields are errors, so that neither side guesses.
+//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes. Descriptors are sent beside the
+//! object. Unknown requests and fields are errors, so that neither side guesses.
 //!
-//! A connection begins with [`Request::Hello`]. Each connection is one attachment. The attachment ends when the connection ends, for
-//! whatever reason.
+//! A connection begins with [`Request::Hello`]. Each connection is one attachment, which ends together with the connection.
 //!
 //! `CONTROL.md`, beside `SPEC.md`, describes the conversation for other languages: each packet, with its descriptors.
 //!
-//! A bell is one end of a stream socket pair. The reader makes the pair, keeps the other end, and sends the bell to the daemon. A byte from
-//! the reader says that the reader is about to sleep. A byte from the daemon says that there might be something to read. Each reader has a
-//! pair of its own, so that no process can take, stop or forge the bytes of another reader.
+//! A bell is one end of a pair of stream sockets, through which the daemon wakes a reader. The reader makes the pair, keeps the other end,
+//! and sends the bell to the daemon. A byte from the reader says that the reader is about to sleep. A byte from the daemon says that there
+//! might be something to read. Each reader has a pair of its own, so that no process can take, stop or forge the bytes of another reader.
 //!
 //! After a program has subscribed, the daemon can send packets without a request:
 //!
@@ -40,7 +39,7 @@ pub use status::{BoardStatus, LatencyStatus, ReaderStatus};
 /// Version of this protocol. The program and the daemon must have the same version.
 pub const VERSION: u32 = 2;
 
-/// A program's request. Requests without fields have braces, because serde would otherwise accept unknown fields.
+/// A program's request. Requests without fields are written with braces: without them, serde would accept unknown fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
@@ -51,15 +50,15 @@ pub enum Request {
     },
     /// Attach as the channel's publisher.
     Publish {
-        /// The channel.
+        /// The channel's name.
         channel: String,
         /// Whether this program already publishes and now attaches to a new daemon. If so, it sends the descriptors that it has from the
         /// earlier daemon.
         resume: bool,
         /// Whether the channel's sequences begin at 1 again.
         anew: bool,
-        /// The properties that the channel must have. If the channel has or would get others, nothing changes, and the reply is
-        /// [`Response::Unfit`].
+        /// The properties that the channel must have. If the channel has other properties, or would get other ones, nothing changes, and
+        /// the reply is [`Response::Unfit`].
         #[serde(default, skip_serializing_if = "Required::is_nothing")]
         required: Required,
     },
@@ -67,14 +66,14 @@ pub enum Request {
     Gates {},
     /// Pass the page of a gate to the reader on this connection. The reader then takes the page's lock.
     Gate {
-        /// The gate.
+        /// The gate's name.
         gate: String,
     },
     /// The publisher has mapped its segment and needs no further writable map of it.
     Mapped {},
     /// Attach as a reader of the channel.
     Subscribe {
-        /// The channel.
+        /// The channel's name.
         channel: String,
         /// Whether this program already reads and now attaches to a new daemon. If so, it sends the descriptors that it has from the
         /// earlier daemon.
@@ -92,7 +91,7 @@ pub enum Request {
     List {},
     /// Report one channel.
     Stat {
-        /// The channel.
+        /// The channel's name.
         channel: String,
     },
     /// Report all bridges whose channels the asking user can read.
@@ -102,31 +101,31 @@ pub enum Request {
         /// The bridge's name.
         bridge: String,
     },
-    /// Promote a channel that a bridge receives, so that it becomes a channel of this host. This is for the case that the publisher's host
-    /// is lost.
+    /// Promote a channel that a bridge receives, so that it becomes a channel of this host. Send this request after the publisher's host is
+    /// lost.
     BridgePromote {
-        /// The channel.
+        /// The channel's name.
         channel: String,
         /// Whether to promote even if packets of the publisher's host still arrive; false can be left out.
         #[serde(default, skip_serializing_if = "is_false")]
         force: bool,
     },
-    /// Report up to this many of the last events. Also report every event from now on.
+    /// Report some past events, and every event from now on.
     Events {
-        /// Report this many past events, the oldest first. The number can be left out if it is 0. A daemon keeps some past events, but none
-        /// from before its start.
+        /// Report this many past events, the oldest first. The number can be left out if it is 0. A daemon keeps only some past events, and
+        /// none from before its start.
         #[serde(default, skip_serializing_if = "is_zero")]
         last: u32,
     },
-    /// Take a channel away from a publisher that still runs or is stopped. The channel must be strict: readers then receive no later
+    /// Take a channel away from a publisher that still runs or is stopped. The channel must be strict, so that readers receive no later
     /// messages of this publisher.
     TakeOver {
-        /// The channel.
+        /// The channel's name.
         channel: String,
     },
     /// Pass the file of the channel's journal that has a certain message. Without sequence and time, pass the oldest file.
     History {
-        /// The channel.
+        /// The channel's name.
         channel: String,
         /// The stream, in 32 hexadecimal digits. If this field is missing, the daemon takes the newest stream. If the journal does not have
         /// this stream, the daemon passes a file of the newest stream. The file's header names its stream.
@@ -164,7 +163,7 @@ pub enum Response {
     Welcome {
         /// [`VERSION`] of the daemon.
         version: u32,
-        /// Grows with each start of the daemon.
+        /// A number that grows with each start of the daemon.
         instance: u64,
     },
     /// The daemon is still making the memory of its channels. Send `hello` again immediately. The daemon answers this second `hello` when
@@ -178,10 +177,10 @@ pub enum Response {
         #[serde(default, skip_serializing_if = "is_zero")]
         gates: u32,
     },
-    /// The channel has, or gets, other properties than the publisher requires. Nothing has changed.
+    /// The channel has, or would get, other properties than the publisher requires. Nothing has changed.
     Unfit(Properties),
-    /// A gate. The publisher gets the gate's page together with this packet. The gate's reader gets two descriptors of the page: the first
-    /// is to be locked, the second to be mapped.
+    /// A gate. The publisher gets the gate's page together with this packet. The gate's reader gets two descriptors of the page. It locks
+    /// the page through the first one, and maps the page through the second one.
     Gate(GateTerms),
     /// Attached as reader.
     Subscribed(Generation),
@@ -196,7 +195,7 @@ pub enum Response {
     },
     /// A channel, without its readers.
     Channel(Box<ChannelStatus>),
-    /// Some of the readers of the channel reported last.
+    /// Some of the readers of the channel in the last [`Channel`](Self::Channel) packet.
     Readers {
         /// The readers.
         readers: Vec<ReaderStatus>,
@@ -211,7 +210,7 @@ pub enum Response {
     PublisherGone {
         /// The generation into which the publisher published.
         generation: u64,
-        /// The epoch.
+        /// The publisher's epoch.
         epoch: u64,
     },
     /// A file of the channel's journal. The file's descriptor comes with this packet.
@@ -222,7 +221,7 @@ pub enum Response {
     Event(Event),
 }
 
-/// A channel that came from another host. Now it belongs to this host.
+/// The result of a promotion: a channel that came from another host now belongs to this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promotion {
     /// The session under which the channel is sent from now on.
@@ -233,11 +232,11 @@ pub struct Promotion {
     pub to: u64,
 }
 
-/// A generation of a channel. A channel lives in one segment after another, and each is a generation. Readers need this description from
-/// the daemon, because publishers can write to the segment itself.
+/// A generation of a channel: one of the segments that the channel uses one after the other. The daemon sends this description, because
+/// readers cannot trust the words in a segment, to which publishers can write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
-    /// The number, from 1.
+    /// The number of the generation, from 1.
     pub generation: u64,
     /// The first sequence in the generation.
     pub first: u64,
@@ -258,7 +257,7 @@ pub struct History {
     pub file: u64,
     /// The sequence of the first message that the file can have. If it is above the requested sequence, the journal has no older message.
     pub first: u64,
-    /// The offset of the frame at which to start reading. This frame has the requested message, or comes before the frame that has it.
+    /// The offset of the frame at which to start reading. The requested message is in this frame or in a later one.
     pub offset: u64,
     /// Whether a recorder appends to the journal at present.
     pub recording: bool,
@@ -321,7 +320,7 @@ pub struct Process {
 /// A channel as tools show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChannelStatus {
-    /// The name.
+    /// The channel's name.
     pub channel: String,
     /// The state: `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher is gone), `superseded` (replaced), `damaged`, or
     /// `private` (files that this user is not allowed to read).
@@ -386,7 +385,7 @@ pub struct ChannelStatus {
 /// The journal that a daemon keeps of a channel, in the form that tools show. The counts begin again with each recorder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalStatus {
-    /// The directory.
+    /// The path of the journal's directory.
     pub directory: String,
     /// The state of the recorder: `starting`, `recording`, `refused` (the disk refuses writes, and the recorder tries again) or `failed`
     /// (the recorder ended, and the daemon restarts it).
@@ -427,9 +426,9 @@ pub struct JournalStatus {
 /// A bridge as tools show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BridgeStatus {
-    /// The name.
+    /// The bridge's name.
     pub bridge: String,
-    /// The local channel.
+    /// The name of the local channel.
     pub channel: String,
     /// `send` or `receive`.
     pub direction: String,

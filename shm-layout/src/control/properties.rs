@@ -3,7 +3,8 @@
 use crate::layout::board::Spec;
 use serde::{Deserialize, Serialize};
 
-/// The properties that a new publisher requires of its channel. A missing property can have any value.
+/// The properties that a new publisher requires of its channel. If the publisher does not state a property, the channel's property can have
+/// any value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Required {
@@ -22,7 +23,7 @@ pub struct Required {
 }
 
 impl Required {
-    /// Whether the publisher requires nothing, so that the channel can have any properties.
+    /// Whether the publisher requires no property at all.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }

@@ -16,7 +16,7 @@ pub struct BoardStatus {
     pub key: [u64; 2],
     /// The sequence up to which all messages are on the board.
     pub through: u64,
-    /// The board is complete from this sequence on. If the newest message of a key is older, the board can lack that message.
+    /// The board can lack only messages before this sequence. So if a key's newest message is older, the board might not have it.
     pub since: u64,
     /// The number of messages that are not on the board because there was no room for their keys.
     pub refused: u64,
@@ -54,17 +54,17 @@ pub struct ReaderStatus {
     pub latency_ns: Option<LatencyStatus>,
 }
 
-/// Percentiles in nanoseconds. Percentiles of latencies are at most 6.25 % too high, and percentiles of a gate's waits at most twice as
-/// high.
+/// Percentiles in nanoseconds. A percentile of latencies is at most 6.25 % higher than the true value. A percentile of a gate's waits is at
+/// most twice the true value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyStatus {
-    /// Median.
+    /// The median.
     pub p50: u64,
-    /// 99 %.
+    /// The value that 99 % of the measured values do not exceed.
     pub p99: u64,
-    /// 99.9 %.
+    /// The value that 99.9 % of the measured values do not exceed.
     pub p999: u64,
-    /// Maximum.
+    /// The largest measured value.
     pub max: u64,
 }
 

@@ -6,10 +6,10 @@ use super::{FRAME_HEADER_BYTES, MAX_BODY, aligned};
 use crate::layout::geometry::RECORD_HEADER;
 use crate::layout::record::{Commit, Flags, Meta};
 
-/// A closed frame without its offset and number in a file.
+/// The description of a closed frame. It lacks the frame's offset and number, which only a file gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameDraft {
-    /// The kind.
+    /// The kind of the frame.
     pub kind: FrameKind,
     /// The codec of the frame's body.
     pub codec: Codec,
@@ -23,7 +23,7 @@ pub struct FrameDraft {
     pub messages: u32,
     /// Bytes of the messages' payloads.
     pub payload_bytes: u64,
-    /// Wall clock of the frame's first record, in nanoseconds since 1970.
+    /// The frame's index time, in nanoseconds since 1970: the wall clock of the first record, or a later time of an earlier record.
     pub time_ns: u64,
     /// Bytes of the frame's body as stored.
     pub length: u32,
@@ -74,7 +74,7 @@ impl FrameBuilder {
         self.bytes.len() == FRAME_HEADER_BYTES
     }
 
-    /// Whether a record with `payload` bytes fits without exceeding `target` bytes of frame. The first record always fits.
+    /// Whether the frame has at most `target` bytes with another record of `payload` bytes. The first record always fits.
     pub const fn has_room(&self, payload: usize, target: usize) -> bool {
         let size = self.bytes.len() + RECORD_HEADER as usize + payload.next_multiple_of(8);
         self.is_empty() || (size <= target && size - FRAME_HEADER_BYTES <= MAX_BODY)
@@ -125,8 +125,8 @@ impl FrameBuilder {
         self.bytes.extend_from_slice(&ZEROS[..payload.len().wrapping_neg() % 8]);
     }
 
-    /// Closes the frame and computes its checksum. Returns the draft of its header, and the bytes: room for the header, then the body, then
-    /// zeros up to the next frame.
+    /// Closes the frame and computes its checksum. Returns the draft of the header, and the frame's bytes: room for the header, then the
+    /// body, then zeros up to the next frame.
     pub fn close(mut self) -> (FrameDraft, Vec<u8>) {
         let body = &self.bytes[FRAME_HEADER_BYTES..];
         self.draft.length = body.len() as u32;

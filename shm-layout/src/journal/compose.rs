@@ -33,7 +33,7 @@ pub struct Composer {
     /// Entries since the last index frame.
     fresh: Vec<IndexEntry>,
     entries: Vec<IndexEntry>,
-    /// If there are too many entries, `entries` keeps only every `stride`-th entry.
+    /// `entries` has only every `stride`-th entry. The stride is doubled when there are too many entries.
     stride: u64,
     counted: u64,
     /// Offset of the last entry that was counted.
@@ -108,7 +108,7 @@ impl Composer {
         self.number
     }
 
-    /// Gives the data frame `draft` an offset and a header. At this time, everything up to the sequence `durable` is durable.
+    /// Gives the data frame `draft` an offset and a header. The header states that all sequences up to `durable` are durable now.
     pub fn place(&mut self, draft: &FrameDraft, durable: u64) -> FrameHeader {
         debug_assert_eq!(draft.sequence, self.due, "frames of one file follow each other");
         let header = FrameHeader {
@@ -175,7 +175,8 @@ impl Composer {
         }
     }
 
-    /// Decides for each hole in the file whether the lost content had been durable. Everything up to the sequence `durable` was durable.
+    /// Sets the cause of each hole in the file: damaged, if the hole begins at or below the sequence `durable`, and otherwise torn by a
+    /// crash. All sequences up to `durable` were durable.
     pub fn judge_holes(&mut self, durable: u64) {
         for hole in &mut self.holes {
             hole.cause = if durable >= hole.from { Cause::Damaged } else { Cause::Torn };
@@ -222,8 +223,8 @@ impl Composer {
         self.end(durable, false)
     }
 
-    /// Does the same as [`seal`](Self::seal), and marks the footer as made by recovery, because the recorder's footer is lost or was never
-    /// written.
+    /// Makes the end of the file as [`seal`](Self::seal) does, and marks the footer as made by recovery. Recovery calls this if the
+    /// recorder's footer is lost or was never written.
     pub fn seal_mended(&mut self, durable: u64) -> Vec<u8> {
         self.end(durable, true)
     }

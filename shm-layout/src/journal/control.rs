@@ -7,8 +7,8 @@ use crate::layout::record::{ControlRecord, NO_TIME};
 
 const PART: &str = "control record";
 
-/// Converts a record's `time` to the wall clock, in nanoseconds since 1970; `None` without a time. The first argument has the wall clock
-/// and the ring's clock, in ticks, at one moment before or after `time`. `clock_hz` is the number of ticks per second.
+/// Converts a record's `time` to the wall clock, in nanoseconds since 1970; `None` without a time. The first argument is the wall clock,
+/// and the ring's clock in ticks, both read at one moment near `time`. `clock_hz` is the number of ticks per second.
 ///
 /// ```
 /// use shmcast_layout::journal::wall_ns;
@@ -16,7 +16,7 @@ const PART: &str = "control record";
 /// assert_eq!(wall_ns((5_000_000_000, 100), 10, 0), None);
 /// ```
 pub fn wall_ns((wall_ns, ticks): (u64, u64), clock_hz: u64, time: u64) -> Option<u64> {
-    // The difference of two numbers of 48 bits, with its sign.
+    // The clock has 48 bits, so the shifts keep the sign of the difference.
     let since = i128::from((time.wrapping_sub(ticks) << 16).cast_signed() >> 16);
     let since_ns = since * 1_000_000_000 / i128::from(clock_hz.max(1));
     (time != NO_TIME).then(|| wall_ns.saturating_add_signed(since_ns as i64))
@@ -32,22 +32,22 @@ pub enum Cause {
     Unrecorded,
     /// The messages were written, but were not durable when the power failed.
     Torn,
-    /// The messages were durable, and the disk lost them.
+    /// The messages were durable, but the disk lost or changed them.
     Damaged,
-    /// The sequences are skipped so that no sequence is used twice. After a power cut, the first of these sequences can have belonged to
-    /// messages that were not durable. Nobody knows how many did. The stream will have no message with any of these sequences.
+    /// The channel skipped these sequences after a power cut, so that no sequence is used twice. The first of them can have belonged to
+    /// messages that were not durable, but nobody knows to how many. The stream will have no message with these sequences.
     Reserve,
     /// A tool removed the messages.
     Cut,
-    /// The messages never arrived at this host: the ring itself has a gap there. No loss record has this cause, because a journal keeps the
-    /// ring's gap as a record of its own.
+    /// The messages never arrived at this host: the ring itself has a gap there. No loss record has this cause, because a journal has
+    /// separate records for gaps of the ring.
     Gap,
     /// A cause that a later minor version added.
     Other(u64),
 }
 
 impl Cause {
-    /// The number as stored.
+    /// Returns the number as which the cause is stored.
     pub const fn number(self) -> u64 {
         match self {
             Self::Overrun => 1,
@@ -61,7 +61,7 @@ impl Cause {
         }
     }
 
-    /// The cause of a number.
+    /// Returns the cause that is stored as this number.
     pub const fn from_number(number: u64) -> Self {
         match number {
             1 => Self::Overrun,
@@ -97,7 +97,7 @@ pub struct Loss {
     pub from: u64,
     /// Last missing sequence, inclusive.
     pub to: u64,
-    /// The reason.
+    /// The reason why the sequences are missing.
     pub cause: Cause,
 }
 
@@ -106,8 +106,8 @@ pub struct Loss {
 pub enum JournalControl {
     /// A control record of the ring: kinds 1 to 63.
     Ring(ControlRecord),
-    /// From here on, the messages come from this ring. After reading a journal, a reader continues in a ring only if the journal names the
-    /// ring.
+    /// From here on, the messages come from this ring. A reader that has read the journal continues in a ring only if the journal names
+    /// this ring.
     Source {
         /// The ring's uuid.
         ring: [u64; 2],
@@ -118,7 +118,7 @@ pub enum JournalControl {
         /// The first sequence that was taken from the ring.
         first: u64,
     },
-    /// Missing sequences. The next record's sequence is `to + 1`.
+    /// Missing sequences. The record after this one has the sequence `to + 1`.
     Loss(Loss),
     /// The wall clock and the ring's clock at one moment.
     Clock {
@@ -132,16 +132,16 @@ pub enum JournalControl {
     },
     /// The reserve. No publisher uses a higher sequence before a later reserve record is durable.
     Reserve {
-        /// The sequence.
+        /// The highest sequence that publishers are allowed to use.
         sequence: u64,
     },
-    /// The recorder found that the channel was closed and its lock was free. So nothing was published after the messages before this
-    /// record.
+    /// When the recorder wrote this record, the channel was closed and nobody else had its writer lock. So nothing was published after the
+    /// messages before this record.
     Clean {
         /// The sequence of the next message.
         next: u64,
     },
-    /// The result of recovering the previous file.
+    /// The result of the repair of a file by recovery.
     Mended {
         /// The file's number.
         file: u64,
@@ -152,7 +152,7 @@ pub enum JournalControl {
     },
     /// A kind that a later minor version added; readers skip it.
     Unknown {
-        /// The kind.
+        /// The unknown kind.
         kind: u64,
     },
 }
@@ -168,7 +168,7 @@ impl JournalControl {
     /// The kind of [`Clean`](Self::Clean) as stored.
     pub const CLEAN: u64 = 68;
 
-    /// The kind as stored.
+    /// Returns the number as which the record's kind is stored.
     pub const fn kind(self) -> u64 {
         match self {
             Self::Ring(control) => control.words()[0],
@@ -241,7 +241,7 @@ impl JournalControl {
         })
     }
 
-    /// For a gap or a loss: the first missing sequence, and the sequence after the last missing one.
+    /// Returns the first missing sequence of a gap or a loss, and the sequence after the last missing one; `None` for other records.
     pub const fn skipped(self) -> Option<(u64, u64)> {
         match self.missing() {
             Some(Loss { from, to, .. }) => Some((from, to + 1)),
@@ -249,8 +249,7 @@ impl JournalControl {
         }
     }
 
-    /// The sequences that have no message: those of a loss, or of a gap of the ring, whose cause is [`Cause::Gap`]. `None` for any other
-    /// record.
+    /// Returns the missing sequences of a loss, or of a gap of the ring (with [`Cause::Gap`]); `None` for other records.
     pub const fn missing(self) -> Option<Loss> {
         match self {
             Self::Ring(ControlRecord::Gap { from, to }) => Some(Loss { from, to, cause: Cause::Gap }),

@@ -2,11 +2,11 @@
 
 use thiserror::Error;
 
-/// Bytes that no correct recorder wrote. A disk can have changed them.
+/// The reason why bytes are not a valid part of a journal: no correct recorder wrote them, or a disk changed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// There are fewer bytes than the part needs.
+    /// There are fewer bytes than this part of a file needs.
     #[error("{part}: {found} B, but {needed} B are needed")]
     Truncated {
         /// The part of the file.
@@ -16,7 +16,7 @@ pub enum FormatError {
         /// Bytes needed.
         needed: usize,
     },
-    /// The part does not begin with its magic.
+    /// A part of a file does not begin with its magic number.
     #[error("{part}: does not begin as one of this format")]
     Magic {
         /// The part of the file.

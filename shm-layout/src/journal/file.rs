@@ -43,7 +43,7 @@ pub struct FileHeader {
     pub epoch: u64,
     /// Wall clock when the file was made, in nanoseconds since 1970.
     pub wall_ns: u64,
-    /// The kernel's boot id, which distinguishes a restart of the recorder from a reboot.
+    /// The kernel's boot id. It shows whether the host was rebooted between two files, or only the recorder was restarted.
     pub boot_id: [u8; 16],
     /// The ring that is recorded.
     pub ring: RingIdentity,
@@ -216,8 +216,8 @@ pub fn file_name(number: u64, sequence: u64) -> String {
     format!("{number:010}-{sequence:020}.smj")
 }
 
-/// Whether the header was written in this version of the format, and only its version number was damaged later. The checksum shows this.
-/// Without this check, a flipped bit would look like a later format.
+/// Whether the header was written in this version of the format, and only its version number was damaged later. If so, the checksum matches
+/// the page with the right version. Without this check, a flipped bit would look like a later format.
 fn is_of_this_version(page: &[u8]) -> bool {
     let mut page = page.to_vec();
     page[8..10].copy_from_slice(&VERSION.0.to_le_bytes());
@@ -239,7 +239,7 @@ pub fn sequence_in_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.1.parse().ok()
 }
 
-/// Returns the digits of number and sequence.
+/// Returns the digits of the number and of the sequence in a file's name.
 fn parts_of_name(name: &str) -> Option<(&str, &str)> {
     let stem = name.strip_suffix(".suspect").unwrap_or(name).strip_suffix(".smj")?;
     let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

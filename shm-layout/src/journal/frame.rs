@@ -9,13 +9,13 @@ const PART: &str = "frame header";
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
-    /// Records.
+    /// A frame with records: messages and control records.
     Data,
     /// Offsets of earlier frames; see [`Index`](super::Index).
     Index,
     /// The last frame of a finished file; see [`Footer`](super::Footer).
     Footer,
-    /// Filler. Its body means nothing.
+    /// A filler, whose body has no meaning.
     Pad,
 }
 
@@ -35,9 +35,9 @@ pub enum Codec {
 pub struct FrameFlags(pub u16);
 
 impl FrameFlags {
-    /// At least one key message.
+    /// The frame has at least one key message.
     pub const KEY: Self = Self(1);
-    /// At least one control record, the ring's or the journal's.
+    /// The frame has at least one control record, of the ring or of the journal.
     pub const CONTROL: Self = Self(2);
 
     /// Combines both sets of bits.
@@ -66,14 +66,14 @@ pub struct FrameHeader {
     pub messages: u32,
     /// The [`crc`](Self::crc) of the previous frame. The first frame has the checksum of the file's header here.
     pub chain: u32,
-    /// Index time: the wall clock of the frame's first record, in nanoseconds since 1970. It is never less than the index time of the
-    /// previous frame.
+    /// Index time, in nanoseconds since 1970: the wall clock of the frame's first record, or a later time of an earlier record. So it is
+    /// never less than the index time of the previous frame.
     pub time_ns: u64,
-    /// Everything up to this sequence was durable when the frame was closed; 0 if nothing was durable.
+    /// When the frame got its header, all sequences up to this one were durable; 0 if none was durable.
     pub durable: u64,
     /// Number of the frame in its file, from 0.
     pub number: u32,
-    /// The kind.
+    /// The kind of the frame.
     pub kind: FrameKind,
     /// The codec of the frame's body.
     pub codec: Codec,

@@ -14,14 +14,14 @@ pub struct IndexEntry {
     pub sequence: u64,
     /// Byte offset of the frame's header.
     pub offset: u64,
-    /// The index time.
+    /// The frame's index time, in nanoseconds since 1970.
     pub time_ns: u64,
 }
 
 /// The sequence of a key message, and the offset of its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyEntry {
-    /// The sequence.
+    /// The sequence of the key message.
     pub sequence: u64,
     /// Byte offset of the message's frame.
     pub offset: u64,
@@ -34,7 +34,7 @@ pub struct ControlEntry {
     pub sequence: u64,
     /// Byte offset of the record's frame.
     pub offset: u64,
-    /// The kind.
+    /// The kind of the control record.
     pub kind: u64,
 }
 
@@ -82,21 +82,21 @@ pub struct Footer {
     pub payload_bytes: u64,
     /// Byte offset of the last index frame; 0 for none.
     pub last_index: u64,
-    /// Whether some key messages are missing in `keys`. The missing ones are the earliest.
+    /// Whether `keys` lacks the file's earliest key messages, because there were too many.
     pub keys_left_out: bool,
-    /// Whether some control records are missing in `controls`. The missing ones are the earliest.
+    /// Whether `controls` lacks the file's earliest control records, because there were too many.
     pub controls_left_out: bool,
-    /// Whether recovery wrote this footer, because the recorder's own footer is lost or was never written. If so, the next file can name
-    /// the checksum of the lost footer in place of this footer's checksum.
+    /// Whether recovery wrote this footer, because the recorder's own footer is lost or was never written. If so, the next file can have
+    /// the lost footer's checksum as its chain value, and not this footer's.
     pub is_mended: bool,
     /// Data frames of the whole file, at least [`ENTRY_EVERY`](super::ENTRY_EVERY) bytes apart. If there are more than [`MAX_ENTRIES`],
     /// only some of them are listed, at even distances.
     pub entries: Vec<IndexEntry>,
-    /// Key messages.
+    /// The file's key messages.
     pub keys: Vec<KeyEntry>,
     /// Control records, except clock records.
     pub controls: Vec<ControlEntry>,
-    /// The missing sequences that recovery found between two frames of this file.
+    /// Ranges of missing sequences that recovery found between frames of this file.
     pub holes: Vec<Loss>,
 }
 

@@ -1,15 +1,15 @@
 //! The bytes of a journal: files that keep what a channel published. This module touches no file and makes no system call.
 //!
-//! `JOURNAL.md`, which lies beside `SPEC.md`, defines the format for other languages. A file is a [`FileHeader`] and a row of frames. Each
-//! frame is a [`FrameHeader`] and a body. A sealed (finished) file ends with a footer and a [`Trailer`].
+//! `JOURNAL.md`, which lies beside `SPEC.md`, defines the format for other languages. A file is a [`FileHeader`] and a sequence of frames.
+//! Each frame is a [`FrameHeader`] and a body. A sealed (finished) file ends with a footer and a [`Trailer`].
 //!
 //! | part | written by | read by |
 //! |---|---|---|
 //! | records of a data frame | [`FrameBuilder`] | [`Records`] |
 //! | the frames of one file in order, index, footer, trailer | [`Composer`] | [`FrameHeader`], [`Index`], [`Footer`], [`Trailer`] |
 //!
-//! Another process wrote the bytes that this module decodes, and a disk can have changed them. Each length and offset is checked before it
-//! is used, and each error says what is wrong.
+//! Another process wrote the bytes that this module decodes, and a disk can have changed them. So this module checks each length and offset
+//! before it uses it, and each error says what is wrong.
 
 mod build;
 mod compose;
@@ -41,7 +41,7 @@ pub const FILE_MAGIC: [u8; 8] = *b"SHMCJRN1";
 pub const FRAME_MAGIC: [u8; 4] = *b"SMJF";
 /// First bytes of the trailer.
 pub const TRAILER_MAGIC: [u8; 8] = *b"SHMCJEND";
-/// Format version: major and minor. A reader accepts every minor version of its major version.
+/// The version of the format: major and minor. A reader accepts every minor version of its own major version.
 pub const VERSION: (u16, u16) = (2, 0);
 /// Bytes of a file's header. The first frame follows it.
 pub const FILE_HEADER_BYTES: usize = 4096;
@@ -63,8 +63,8 @@ pub const INDEX_EVERY: u64 = 4 << 20;
 pub const ENTRY_EVERY: u64 = 64 << 10;
 /// Greatest number of entries of an index, and of each of the footer's four lists.
 pub const MAX_ENTRIES: usize = 16_384;
-/// The distance of a new reserve (a sequence that no publisher passes) from the next sequence. When half of this distance is used, the
-/// recorder writes a later reserve.
+/// The distance from the next sequence to a new reserve, which is a sequence that no publisher passes. When publishers have used half of
+/// this distance, the recorder writes a later reserve.
 pub const RESERVE: u64 = 1 << 32;
 /// The largest size of a file that a recorder makes: 64 GiB. The field for the footer's offset would allow up to 256 GiB.
 pub const MAX_FILE: u64 = 64 << 30;
@@ -74,14 +74,14 @@ pub const fn aligned(length: usize) -> usize {
     length.next_multiple_of(FRAME_ALIGN)
 }
 
-/// Reads eight bytes at `at`. The caller has checked that they exist.
+/// Reads the eight bytes at offset `at`. The caller has checked that `bytes` has them.
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)
 }
 
-/// Reads four bytes at `at`. The caller has checked that they exist.
+/// Reads the four bytes at offset `at`. The caller has checked that `bytes` has them.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);

@@ -26,7 +26,7 @@ pub struct Record<'a> {
 pub enum RecordBody<'a> {
     /// A message.
     Message {
-        /// The bytes.
+        /// The bytes of the message.
         payload: &'a [u8],
         /// The publisher's own tag.
         tag: u16,
@@ -52,8 +52,8 @@ impl<'a> Records<'a> {
         Self { rest: body, due: header.sequence, messages: header.messages, failed: false }
     }
 
-    /// Continues within a body. `rest` has the bytes after the records that were read. `due` and `messages` are the results of
-    /// [`due`](Self::due) and [`messages_left`](Self::messages_left) at that place.
+    /// Continues within a body, after records that were already read. `rest` has the bytes after these records. `due` and `messages` are
+    /// the results of [`due`](Self::due) and [`messages_left`](Self::messages_left) after them.
     pub const fn resume(rest: &'a [u8], due: u64, messages: u32) -> Self {
         Self { rest, due, messages, failed: false }
     }

@@ -1,4 +1,4 @@
-//! The pages of gates. A gate is a reader that the publisher waits for, within a limit.
+//! The pages of gates. A gate is for one reader: the publisher waits for this reader, up to a time limit.
 //!
 //! Each gate has a **gate page**, a file. The channel's owner makes the file, and one reader at a time locks the file and writes to it:
 //! ```text
@@ -7,9 +7,9 @@
 //!      2  length of the name            18  sequence that the reader expects next; 2^64 - 1 if it has no place
 //!      3  name of the gate              19  process id
 //! ```
-//! A position is valid only with the right check. The check is a product of the position and the identity of the segment. So a position in
-//! another segment is invalid, and so is a mixture of two positions. Mixtures are possible, because a publisher reads the page by a system
-//! call, and no standard says that such a call copies whole words.
+//! A position is valid only with the right check word, which is computed from the position and the identity of the segment. So a position
+//! in another segment is invalid, and so is a mixture of two positions. A mixture is possible, because a publisher reads the page by a
+//! system call, and no standard says that a system call copies whole words.
 //!
 //! The publisher writes its **figures** about all gates of a channel into one more file, for tools:
 //! ```text
@@ -55,7 +55,7 @@ pub const WORDS: usize = if cfg!(loom) { PID + 1 } else { 512 };
 /// Bytes of a gate page.
 pub const BYTES: u64 = WORDS as u64 * WORD;
 
-/// Most gates of a channel.
+/// The greatest number of gates of a channel.
 pub const MAX_GATES: usize = 15;
 
 /// First word of every finished page of figures: "SHMGFIG1" in memory order.
@@ -64,7 +64,7 @@ pub const FIGURES_MAGIC: u64 = u64::from_le_bytes(*b"SHMGFIG1");
 pub const COUNT: usize = 2;
 /// Word of the publisher's process id.
 pub const PUBLISHER: usize = 3;
-/// The first of two words with the identity of a segment. It is the segment to which the publisher writes.
+/// The first of the two words with the identity of the segment to which the publisher writes.
 pub const SEGMENT: usize = 4;
 /// First word of the first gate's figures.
 pub const FIRST: usize = 16;
@@ -100,10 +100,10 @@ pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
     (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high
 }
 
-/// The meaning of the words in a gate's page that tell the reader's place in a segment.
+/// The meaning of the position and the check word in a gate's page, for one segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Said {
-    /// The words say nothing. The reader is between two stores, reads another segment, or has not begun.
+    /// The words give no position. The reader is between two stores, reads another segment, or has not begun.
     #[default]
     Nothing,
     /// The reader has no place in the segment: it reads the journal, or must first report a loss.
@@ -129,7 +129,7 @@ pub(crate) const fn no_check(position: u64, segment: [u64; 2]) -> u64 {
     !check(position, segment)
 }
 
-/// Returns the meaning of two words of a gate's page, for the segment with this identity.
+/// Returns the meaning of a position and the check word `found` in a gate's page, for the segment with this identity.
 #[inline]
 pub const fn claim(position: u64, found: u64, segment: [u64; 2]) -> Said {
     let check = check(position, segment);

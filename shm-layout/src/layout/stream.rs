@@ -19,7 +19,7 @@ use std::fmt;
 pub struct StreamId([u64; 2]);
 
 impl StreamId {
-    /// Makes the id of 16 random bytes, or of bytes that were stored.
+    /// Makes an id from 16 bytes: random bytes for a new id, or the bytes of a stored id.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         let all = u128::from_be_bytes(bytes);
         Self([(all >> 64) as u64, all as u64])
@@ -35,7 +35,7 @@ impl StreamId {
         Self(words)
     }
 
-    /// The two words.
+    /// The id as two words, in the form that headers and charters use.
     pub const fn to_words(self) -> [u64; 2] {
         self.0
     }

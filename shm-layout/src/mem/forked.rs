@@ -1,4 +1,4 @@
-//! A forked child process, for tests. It shares the files that its parent has opened, and has a copy of its parent's memory.
+//! A forked child process, for tests. The child shares the files that its parent has opened, and has a copy of its parent's memory.
 
 use nix::libc;
 use std::io;

@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 
 /// Makes an empty anonymous file. Only its owner and root can open it again. In `/proc/PID/maps` it has the name `name`.
 ///
-/// A new memfd has mode 0777, so a process with a read-only descriptor could open the file again for writing. Mode 0600 allows that only to
-/// the owner's uid and to root.
+/// A new memfd has mode 0777, so a process with a read-only descriptor could open the file again for writing. With mode 0600, only the
+/// owner's uid and root can do so.
 ///
 /// # Errors
 /// The error of `memfd_create` or `fchmod`.
@@ -22,11 +22,11 @@ pub fn create(name: &str) -> io::Result<File> {
 /// The parts of a file that a seal protects from changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
-    /// The size. A map of the file can then never fault, because no process can shrink the file.
+    /// The size. With this seal, no process can shrink the file, so a map of the file can never fault.
     Size,
-    /// The content and the set of seals. Only a writable map that was made before the seal can still change the content.
+    /// The content and the set of seals, except that a writable map from before the seal can still change the content.
     FutureWrites,
-    /// The size, the content and the set of seals. A process that has the file open for writing can still lock the file.
+    /// The size, the content and the set of seals. A process that has the sealed file open for writing can still lock it.
     Content,
 }
 
@@ -76,11 +76,11 @@ pub fn is_own(file: &File) -> io::Result<bool> {
 /// The purpose for which a file is opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reopen {
-    /// To read it.
+    /// The file is opened to read it.
     ReadOnly,
-    /// To read and write it.
+    /// The file is opened to read and write it.
     ReadWrite,
-    /// To refer to the file without access to it (`O_PATH`). The descriptor cannot read, write, map or lock the file. A process that has
+    /// The file is opened only to refer to it (`O_PATH`). The descriptor cannot read, write, map or lock the file. A process that has
     /// permission to open the file can open it through this descriptor.
     Path,
 }

@@ -27,8 +27,8 @@ pub use reserve::{check_size_limit, reserve};
 pub struct Map {
     map: Arc<MmapRaw>,
     writable: bool,
-    /// Whether some pages of the map have no memory yet. Touching these pages allocates memory. Only [`read_only`](Self::read_only) checks
-    /// this: for all other maps, the value is false.
+    /// Whether the file has no memory yet for some pages of the map, so that touching them would allocate memory. Only
+    /// [`read_only`](Self::read_only) checks this. For all other maps, the value is false.
     has_holes: bool,
 }
 
@@ -78,19 +78,19 @@ impl Map {
         unsafe { Cells::from_raw(first, words as usize, self.map.clone()) }
     }
 
-    /// Bytes mapped.
+    /// The number of mapped bytes.
     pub fn bytes(&self) -> u64 {
         self.map.len() as u64
     }
 }
 
-/// Makes a map that starts on a huge-page boundary, if the kernel has room for it. Only such a map's pages can be collapsed into huge
-/// pages. Kernels choose such addresses by themselves only if huge pages are switched on for the file system.
+/// Makes a map that starts on a huge-page boundary, if the kernel has room for it. Only in such a map can pages be collapsed into huge
+/// pages. A kernel chooses such an address by itself only if huge pages are switched on for the file system.
 fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<MmapRaw> {
     let make = || {
         let map = make()?;
-        // A core dump leaves out the map, because the map can hold messages that the reader of the dump must not see. Kernels without this
-        // advice include the map.
+        // This advice leaves the map out of core dumps, because the map can hold messages that a reader of the dump must not see. A kernel
+        // without this advice includes the map.
         let _ = map.advise(Advice::DontDump);
         Ok(map)
     };
@@ -99,7 +99,8 @@ fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<
     if length < HUGE_PAGE as usize || excess == 0 {
         return Ok(first);
     }
-    // The kernel places each map directly below the last one. So a map of the excess size moves the next map to the boundary.
+    // The kernel places each new map directly below the previous one. So a map of the excess size, made first, moves the next map to the
+    // boundary.
     drop(first);
     let _spacer = MmapOptions::new().len(excess).map_anon()?;
     make()

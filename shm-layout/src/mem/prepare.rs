@@ -1,5 +1,5 @@
 //! Prepares a map. Its memory is then on the right NUMA node, in huge pages, present before the first touch, and never swapped out. If the
-//! kernel refuses a step, the refusal is reported with its reason, and the other steps are still done.
+//! kernel refuses a step, the result has the reason, and the other steps are still done.
 
 use super::Map;
 use crate::fault;
@@ -17,8 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The steps that prepare a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preparation {
-    /// Take memory from this NUMA node as long as the node has some. If the map is a file in memory, this applies to every process that
-    /// maps the file.
+    /// Take memory from this NUMA node as long as the node has some. For a file in memory, this also applies to pages that other processes
+    /// touch first.
     pub numa_node: Option<u32>,
     /// Collapse pages into huge pages. This is by far the slowest step, at some 2.5 ms per MiB. After one second, no further huge page is
     /// begun. Leave this step out if opening must be quick beside real-time threads.
@@ -131,16 +131,17 @@ pub fn is_real_time() -> bool {
     matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE)
 }
 
-/// Prepares `map`. Returns one [`Step`] for each requested step.
+/// Prepares `map`. Returns one [`Step`] for each requested step. On a map for reading only, the steps for the NUMA node and for huge pages
+/// are left out.
 pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
     let mut steps = Vec::new();
     // The node is set before any page is touched, because an existing page stays on its node.
     if let Some(node) = wanted.numa_node.filter(|_| map.writable) {
         steps.push(Step { name: "NUMA node", result: prefer(map, node) });
     }
-    // Huge pages are made after the pages exist, because collapsing fills a hole at a higher cost than touching the hole. In a file system
-    // in memory, even a reader allocates a page when it touches a hole. Locking also touches every page. So a reader of a file with holes
-    // neither touches nor locks pages: only the file's maker fills holes.
+    // Huge pages are made after the pages exist, because filling a hole by collapsing costs more than by touching. In a file system in
+    // memory, even a reader that touches a hole allocates a page, and locking touches every page. Only the file's maker must fill holes, so
+    // a reader of a file with holes neither touches nor locks pages.
     let holes = map.has_holes && !fault!("readers_fill_holes");
     let unless_holes = |step: &dyn Fn() -> io::Result<()>| if holes { Err(full_of_holes()) } else { step() };
     if wanted.prefault {
@@ -197,8 +198,8 @@ fn collapse(map: &Map) -> io::Result<()> {
     })
 }
 
-/// Collapses one huge page after another, because a single call for all of them could not be stopped at the deadline. Reports the first
-/// refusal, and still tries the other pages. If this kernel cannot collapse pages at all, stops after the first attempt.
+/// Collapses one huge page per call, because a single call for all of them could not be stopped at the deadline. Reports the first refusal,
+/// and still tries the other pages. If this kernel cannot collapse pages at all, stops after the first attempt.
 fn collapse_each(
     pieces: impl ExactSizeIterator<Item = usize>,
     deadline: Instant,
@@ -226,7 +227,7 @@ mod tests {
     use crate::mem::memfd;
     use std::fs;
 
-    /// Prepares a map with the preferred node `node`. Returns the steps, and the line about the map in `/proc/self/numa_maps`.
+    /// Prepares a new map with `node` as its NUMA node. Returns the steps, and the line about the map in `/proc/self/numa_maps`.
     fn preferring(node: u32) -> (Vec<Step>, String) {
         let name = format!("prefers-{node}-{}", std::process::id());
         let file = memfd::create(&name).unwrap();

@@ -1,5 +1,5 @@
-//! Reserves a file's memory. If the file system is full, the reservation fails. Without a reservation, the program would be killed later,
-//! when it touches memory that the file system cannot provide.
+//! Reserves a file's memory. If the file system is full, the reservation fails with an error. Without a reservation, the kernel would kill
+//! the program later, when it touches memory that the file system cannot provide.
 
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
@@ -7,8 +7,8 @@ use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io;
 
-/// The number of bytes that one system call reserves. On some kernels, a signal makes the whole call fail. A program with a timer could
-/// then never reserve gigabytes in one call.
+/// The number of bytes that one system call reserves. The number is small, because on some kernels a signal makes the call fail. A program
+/// with a timer could then never reserve gigabytes in one call.
 const PIECE: u64 = 2 << 20;
 
 /// Reserves the first `bytes` of `file`, which becomes at least that long.

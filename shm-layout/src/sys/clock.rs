@@ -1,4 +1,4 @@
-//! The greatest possible error of the host's clock. The program that sets the clock has reported this error to the kernel.
+//! The greatest possible error of the host's clock, as the program that sets the clock has reported it to the kernel.
 
 use nix::libc;
 use std::io;

@@ -2,9 +2,9 @@
 //! If the parent ends, the kernel does not release these locks and sockets as long as the child lives.
 //!
 //! Some descriptors show other processes that this process lives. Such a descriptor is put into [`ParentsOnly`]. In each child, a handler
-//! of `pthread_atfork` closes these descriptors before `fork` returns. The handler also counts the forks, so that a child's copy of a
-//! handle can detect that it is a copy. If a program calls `clone` itself, without the C library, no handler runs, and its child shares
-//! everything.
+//! of `pthread_atfork` closes these descriptors before `fork` returns. The handler also counts the forks, so that a handle in a child can
+//! detect that it is a copy of the parent's handle. If a program calls `clone` itself, without the C library, no handler runs, and its
+//! child shares everything.
 
 use nix::libc;
 use std::ops::Deref;
@@ -31,8 +31,8 @@ struct Slot {
 // SAFETY: `next` is written before the slot is shared, and slots are never freed.
 unsafe impl Sync for Slot {}
 
-/// The number of forks between the process that first called [`watch`] and this process. A handle stores the number of the process that
-/// made it. In a forked child, the number is higher. Cost: a load of a word that does not change in a process.
+/// The number of forks between the process that first called [`watch`] and this process. A handle stores the number at its creation. In a
+/// forked child, the number is higher than the stored one. Cost: a load of a word that never changes within a process.
 ///
 /// ```
 /// use shmcast_layout::sys::fork::count;
@@ -60,8 +60,8 @@ pub fn watch() -> u32 {
     count()
 }
 
-/// A value with a descriptor that forked children do not keep. In a child, the descriptor's number belongs to another file. The child
-/// closes that file when it drops its copy of the value.
+/// A value with a descriptor that forked children do not keep. In a child, the descriptor's number belongs to another file, a new event
+/// counter. The child closes that file when it drops its copy of the value.
 ///
 /// ```
 /// use shmcast_layout::sys::fork::ParentsOnly;
@@ -72,7 +72,7 @@ pub fn watch() -> u32 {
 /// ```
 #[derive(Debug)]
 pub struct ParentsOnly<T> {
-    // The fields are dropped in this order: after a descriptor is closed, its number can belong to another file.
+    // `_kept` must be dropped before `inner`, because after `inner` has closed the descriptor, its number can belong to another file.
     _kept: Kept,
     inner: T,
 }
@@ -144,8 +144,8 @@ extern "C" fn in_child() {
     }
 }
 
-/// Closes a descriptor, and lets a new event counter take its number. The child closes this number again when it drops its copy of the
-/// handle. So the number must not belong to another descriptor by then.
+/// Closes a descriptor, and gives its number to a new event counter. The child closes the number again when it drops its copy of the
+/// handle, so the number must not belong to another descriptor by then.
 fn give_up(descriptor: RawFd) {
     // SAFETY: the number is one of a handle that is in use in the parent, so it is the child's own copy of that descriptor.
     unsafe { libc::close(descriptor) };

@@ -1,7 +1,7 @@
 //! Packets with descriptors over Unix sockets. With such packets a daemon passes memory to programs, and learns the identity of its peers.
 //!
 //! The sockets are SOCK_SEQPACKET: each receive returns the bytes of one send, and the death of a peer closes the connection. The functions
-//! allocate no memory for a size that a peer claims. The functions close descriptors that were not requested.
+//! allocate no memory according to a size that a peer claims, and close descriptors that were not requested.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -20,7 +20,8 @@ pub const MAX_DESCRIPTORS: usize = 4;
 pub const MAX_PACKET: usize = 64 << 10;
 /// Greatest number of descriptors that a service manager keeps for the daemon: `FileDescriptorStoreMax=` of the shipped unit.
 pub const MAX_KEPT: usize = 8192;
-/// The greatest number of descriptors that [`inherited`] accepts: the stored ones, and the sockets at which the service manager listens.
+/// The greatest number of descriptors that [`inherited`] accepts: [`MAX_KEPT`] stored ones, and 64 sockets at which the service manager
+/// listens.
 pub const MAX_INHERITED: usize = MAX_KEPT + 64;
 
 /// The process at the other end of a socket. The kernel recorded the ids of the process when the process connected.
@@ -41,10 +42,10 @@ pub struct Packet {
     pub length: usize,
     /// Descriptors that were sent with the bytes.
     pub descriptors: Vec<File>,
-    /// Whether the packet was larger than the buffer, or had more than [`MAX_DESCRIPTORS`]. If so, this value has only a part of the
-    /// packet.
+    /// Whether the packet was larger than the buffer, or had more than [`MAX_DESCRIPTORS`] descriptors. If so, only a part of the packet is
+    /// here.
     pub truncated: bool,
-    /// Whether this process lacked free descriptors for the packet. If so, the packet is whole except for some descriptors.
+    /// Whether this process had too few free descriptors for the packet. If so, only some descriptors are missing.
     pub lacks_descriptors: bool,
 }
 
@@ -154,7 +155,8 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
             descriptors.extend(fds.map(File::from));
         }
     }
-    // If a packet has too many descriptors, the buffer is full. If the process lacks descriptors, the buffer has fewer than it can hold.
+    // The kernel reports the same flag in two cases. If the packet has too many descriptors, [`MAX_DESCRIPTORS`] of them arrived. If fewer
+    // arrived, this process had too few free descriptors.
     let lacks_descriptors = is_short && !is_cut && descriptors.len() < MAX_DESCRIPTORS;
     let truncated = (is_cut || is_short) && !lacks_descriptors;
     Ok(Packet { length: received.bytes, descriptors, truncated, lacks_descriptors })
@@ -193,7 +195,7 @@ pub struct Inherited {
 }
 
 /// Takes the descriptors that the service manager passed to this process (`LISTEN_FDS`), with their names (`LISTEN_FDNAMES`). Call this
-/// function once, and early. A second call returns nothing.
+/// function once, and early. A second call returns no descriptors.
 pub fn inherited() -> Inherited {
     use std::sync::atomic::{AtomicBool, Ordering};
     static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -219,7 +221,7 @@ pub fn inherited() -> Inherited {
             Some((name, unsafe { OwnedFd::from_raw_fd(raw) }))
         })
         .collect();
-    // The names limit the loop, because the count is only a number from the environment.
+    // The number of names limits this list, because the count from the environment can be any number.
     Inherited { descriptors, beyond: names.take(count - taken).collect() }
 }
 

@@ -1,4 +1,4 @@
-//! Finds out whether any process has a file open. If so, the kernel refuses a lease on the file.
+//! Finds out whether a process has a file open, by a lease: the kernel refuses a write lease on a file that is open elsewhere.
 
 use nix::libc;
 use rustix::fs::fstatfs;
@@ -8,9 +8,10 @@ use std::os::fd::AsRawFd;
 
 /// The command that chooses the signal, from linux/fcntl.h. libc defines it only for some machines.
 const F_SETSIG: libc::c_int = 10;
-/// A signal that is ignored by default. If a lease is broken, the kernel sends this signal. The usual signal would end this process.
+/// The signal that the kernel sends if another program breaks the lease. It is ignored by default. The usual signal would end this process.
 const NOBODYS: libc::c_int = libc::SIGURG;
-/// The types of file systems on other hosts: NFS, CIFS and SMB. This kernel does not know which programs of other hosts have a file open.
+/// The types of file systems on other hosts: NFS, CIFS and SMB. For these, this kernel does not know which programs of other hosts have a
+/// file open.
 const REMOTE: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
 /// Whether the file is open anywhere besides the descriptor `file`, which is open for reading. A map counts as an open file, and so does a
@@ -95,8 +96,7 @@ mod tests {
         assert!(!is_open_elsewhere(&own).unwrap());
     }
 
-    /// A test in which other programs open the file during the check. All of them can open the file, and the check does not kill this
-    /// process.
+    /// Other threads open the file again and again during the checks. Each open must succeed, and no check may kill this process.
     #[test]
     fn a_look_at_a_file_harms_nobody_who_opens_it() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();

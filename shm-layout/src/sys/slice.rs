@@ -1,4 +1,4 @@
-//! The time slice of a thread: the time that it runs before another thread on its CPU runs.
+//! The time slice of a thread: the time for which a thread runs before the kernel lets another thread run on its CPU.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -22,12 +22,12 @@ struct Attributes {
 /// Makes the time slice of the calling thread `numerator / denominator` times as long as that of a new thread, which is one to three
 /// milliseconds. Linux limits the result to 0.1 to 100 ms. The nice value and the share of the CPU do not change.
 ///
-/// Does nothing for a thread without a default policy (`SCHED_OTHER`, `SCHED_BATCH`), and on a kernel that does not report the time slice.
-/// Cost: four system calls.
+/// Does nothing if the thread's policy is neither `SCHED_OTHER` nor `SCHED_BATCH`, or if the kernel does not report the time slice. Cost:
+/// four system calls.
 ///
 /// Since Linux 6.18, a thread that yields gives up the remaining part of its slice. It runs again when the other threads on its CPU have
-/// had as much time as it. If two threads have equal slices, one of them can yield again and again and still continue to run. If one has a
-/// longer slice, it always yields to the other.
+/// had as much time. If two threads have equal slices, one of them can yield again and again and still continue to run. If one of them has
+/// a longer slice, it always yields to the other.
 ///
 /// # Errors
 /// The error of `sched_getattr` or `sched_setattr`, such as the `EPERM` of a filter of system calls.

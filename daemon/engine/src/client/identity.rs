@@ -35,7 +35,8 @@ pub(super) fn read(nats: &NatsSpec, nonce: &[u8]) -> Result<Auth, String> {
     Ok(auth)
 }
 
-/// Finds the token and the key's seed in the text of a file of credentials. Each stands in a line between two lines that begin with dashes.
+/// Finds the token and the key's seed in the text of a file of credentials. Each of them is one line between two lines that begin with
+/// dashes.
 fn parts(text: &str) -> Option<(&str, &str)> {
     let is_rule = |line: &str| line.starts_with("---");
     let lines: Vec<&str> = text.lines().map(str::trim).collect();

@@ -1,5 +1,5 @@
-//! The state and the entries of the log as the leader of the stream has them, and the steps while the stream has no leader. The leader is the
-//! server that decides for the stream.
+//! Requests to the leader of the stream for the state and the entries of the log, and the handling of a stream without a leader. The leader
+//! is the server that decides which entries the stream has.
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::stream::{InfoError, RawMessageErrorKind, State};
@@ -32,9 +32,9 @@ impl Log {
         }
     }
 
-    /// Notes that the stream has no leader. Reports this state if it lasts.
+    /// Notes that the stream has no leader. [`Link::why`](crate::status::Link::why) reports this only if it lasts.
     fn wait_for_leader(&self, why: &str) -> Option<State> {
-        // `Link::why` reports a broken connection in any case.
+        // While the connection is broken, nothing is noted here, because `Link::why` then reports the connection.
         if self.link.is_connected() {
             self.link.undecided(format!("stream {:?}: {why}", self.name));
         }
@@ -56,7 +56,7 @@ impl Log {
     /// Returns the leader's block that answers a request for missing messages. `offset` is the number of bytes that the reader has of the first
     /// wanted message.
     ///
-    /// Other servers can have another copy for ever, and a reader can get all of its entries from such a server.
+    /// The leader is asked because another server's copy can differ for ever, and a reader can get all of its entries from that server.
     pub(crate) async fn leaders_block(&self, want: Want, offset: u32) -> Found<Bytes> {
         if self.is_alone.load(Ordering::Relaxed) {
             return Found::Nothing;

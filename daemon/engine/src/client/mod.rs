@@ -54,8 +54,8 @@ const ELECTION: Duration = Duration::from_secs(10);
 const NAME: &str = "Nats-Msg-Id";
 /// The time for which the servers remember the names of blocks.
 const NAMES: Duration = Duration::from_secs(1);
-/// At most this many pulses and this many requests wait in a sender's client. Further pulses and requests are dropped, and later sent
-/// again.
+/// The greatest number of pulses, and of requests, that wait in a sender's client. The client drops further ones, because writers and
+/// readers send them again.
 const MOST_WORDS: usize = 256;
 /// The number of bytes of an append without its block: the subject, the reply subject, and the headers.
 const OVERHEAD_BYTES: usize = 512;
@@ -65,10 +65,10 @@ const AHEAD_BYTES: usize = 8 << 20;
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The time after which the servers remove a consumer whose reader is away.
 const FORGET: Duration = Duration::from_secs(30);
-/// At most this many damaged entries at the log's end are skipped.
+/// The greatest number of damaged or missing entries in a row that a search for a valid block skips.
 const MOST_DAMAGED: u64 = 256;
 
-/// A stream of the servers.
+/// The log of a channel: one stream of the NATS servers.
 #[derive(Debug, Clone)]
 pub(crate) struct Log {
     pub(crate) client: Client,
@@ -79,11 +79,11 @@ pub(crate) struct Log {
     pub(crate) link: Arc<Link>,
     /// The keys of sealed blocks.
     pub(crate) keys: Arc<Keys>,
-    /// Whether blocks without a seal are taken.
+    /// Whether blocks without a seal are accepted.
     pub(crate) takes_open: bool,
     /// The settings for a stream that does not exist yet; `None` if this bridge creates no stream.
     creates: Option<NatsSpec>,
-    /// Whether a single server keeps the stream. Only in this case does an append give the name of the previous entry
+    /// Whether a single server keeps the stream. If so, an append also gives the name of the previous entry
     /// ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,
     /// The number of the log's last entry according to the last refusal of an append. 0 if no append was refused since the log's end was
@@ -105,7 +105,7 @@ fn is_decided(info: &Info) -> bool {
 }
 
 /// Returns the number of the first entry of a new stream. The number comes from the clock, and grows by 1024 per millisecond. All numbers
-/// of an earlier stream are lower, because the stream got fewer entries per millisecond.
+/// of an earlier stream are lower, because no stream gets 1024 entries per millisecond.
 fn first_number() -> u64 {
     (wall_ns() / 1_000_000) << 10
 }
@@ -114,7 +114,8 @@ fn refused(name: &str, why: impl ToString) -> EngineError {
     EngineError::Refused { stream: name.to_owned(), why: why.to_string() }
 }
 
-/// Makes options with which each new connection reads the account and the credentials again. `link` gets the reason if they cannot be read.
+/// Makes options with which each new connection reads the account and the credentials again. If they cannot be read, `link` notes the
+/// reason.
 fn identified(nats: &NatsSpec, link: &Arc<Link>) -> ConnectOptions {
     let (nats, told) = (nats.clone(), link.clone());
     ConnectOptions::with_auth_callback(move |nonce| {
@@ -184,7 +185,7 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     unreachable!("the last try returns")
 }
 
-/// The names of the servers.
+/// Returns the host names of the servers, separated by commas.
 pub(crate) fn shown(servers: &[ServerAddress]) -> String {
     servers.iter().map(ServerAddress::host).collect::<Vec<_>>().join(", ")
 }
@@ -234,7 +235,8 @@ impl Log {
         };
         let (name, subject) = (nats.stream_of(&spec.channel), nats.subject_of(&spec.channel));
         let stream = context.get_stream_no_info(&name).await.map_err(|e| refused(&name, sentence(&e)))?;
-        // The stream has copied the context's time limit for its own requests. Appends use the context, and can take longer.
+        // The stream has its own copy of the time limit for its requests. From now on, the context is used only for appends, which may take
+        // longer.
         let mut context = context;
         context.set_timeout(REQUEST.max(nats.ack()));
         let takes_open = spec.takes_open();
@@ -397,8 +399,8 @@ impl Log {
         let state = self.state().await?;
         let sequence = state.last_sequence;
         let mut last = Last::new(sequence);
-        // If several servers keep the stream, a server also counts entries that have not reached the other servers yet. So its number
-        // proves nothing.
+        // If several servers keep the stream, the number in a refusal also counts entries that have not reached the other servers yet. So
+        // the number proves nothing.
         let number = self.stores_after.swap(0, Ordering::Relaxed);
         last.stores_after =
             Some(number).filter(|number| *number > 0 && self.is_alone.load(Ordering::Relaxed));
@@ -421,7 +423,8 @@ impl Log {
                     Err(_) => return None,
                 }
             }
-            // A server can lose many entries at the end, and keep the number of the last one.
+            // If all these entries are missing, the server has lost its last entries but still counts them. So the search goes on at the
+            // newest entry that is there.
             if !is_there && oldest > first {
                 next = self.newest_entry(first, oldest).await?;
             }
@@ -452,7 +455,7 @@ impl Log {
         }
     }
 
-    /// Returns the entries from a number on, as they are appended. After any error, the stream of entries ends.
+    /// Returns the entries from a number on, as they are appended. After an error, the stream of entries ends.
     pub(crate) async fn follow(&self, from: u64) -> Result<pull::Stream, String> {
         let config = pull::Config {
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
@@ -471,7 +474,7 @@ impl Log {
     /// Publishes a short message that the stream does not keep. If the connection does not accept the message for some time, the message is
     /// dropped, because such messages are sent again and again.
     pub(crate) async fn say(&self, subject: impl Into<Subject>, word: Bytes) {
-        // An error means that the client has ended. The next append reports this, too.
+        // An error means that the client has ended. The next append then fails too, and reports the error.
         let _ = tokio::time::timeout(REQUEST, self.client.publish(subject.into(), word)).await;
     }
 }

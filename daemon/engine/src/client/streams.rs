@@ -4,7 +4,7 @@ use super::{Log, MOST_DAMAGED};
 use crate::proto::block::{Head, Stream, parse};
 use crate::proto::writer::Last;
 
-/// Greatest number of sessions that are looked at.
+/// The greatest number of sessions in the log that the search for a stream examines.
 const MOST_SESSIONS: usize = 1_000;
 
 impl Log {
@@ -21,8 +21,8 @@ impl Log {
     /// Whether one of the entries `first..=last` is a block of `stream`. If that is uncertain, returns true. If the servers do not answer,
     /// returns `None`.
     ///
-    /// All entries of a session are next to each other in the log. So the search reads one block per session, and some 20 entries to find
-    /// where that session begins.
+    /// All entries of a session are next to each other in the log. So for each session, the search reads one block, and then about 20
+    /// entries to find the session's first entry.
     async fn had_stream(&self, stream: Stream, (first, last): (u64, u64)) -> Option<bool> {
         let mut end = last + 1;
         for _ in 0..MOST_SESSIONS {

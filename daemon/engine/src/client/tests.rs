@@ -48,7 +48,7 @@ fn an_answer_to_an_append_may_take_as_long_as_the_spec_says() {
     assert!(took >= Duration::from_millis(2_900), "{took:?}");
 }
 
-/// A writer that stood still sends its append late. Meanwhile the stream was created again, and another writer has appended a block under
+/// A writer that was paused sends its append late. Meanwhile the stream was created again, and another writer has appended a block under
 /// the same number.
 #[test]
 fn a_late_append_is_stored_behind_no_other_block_than_its_own() {
@@ -123,8 +123,8 @@ fn an_answer_of_a_writer_may_take_as_long_as_it_takes() {
     assert_eq!(answers, [(7, block.clone()), (8, block)]);
 }
 
-/// An earlier mistake: if the last 256 entries were gone and the number of the last one was still there, the log counted as empty. The writer
-/// then went on after its last block, and the messages of the lost entries were nowhere.
+/// An earlier mistake: if a server had lost the last 256 entries, but still reported the number of the last one, the writer took the log
+/// for empty. The writer then continued after its own last block, so the messages of the lost entries were never sent again.
 #[test]
 fn the_last_block_is_found_before_any_number_of_lost_entries() {
     let test = "the_last_block_is_found_before_any_number_of_lost_entries";
@@ -152,7 +152,7 @@ fn the_last_block_is_found_before_any_number_of_lost_entries() {
     assert_eq!((last.sequence, last.head.map(|head| head.first)), (MOST_DAMAGED + 4, Some(2)));
 }
 
-/// An earlier mistake: a lost step of the search counted as the answer that the leader has no such block.
+/// An earlier mistake: if a request of the search got no answer, the search concluded that the leader has no such block.
 #[test]
 fn a_leader_that_does_not_answer_is_not_one_that_has_nothing() {
     let nats = NatsSpec { servers: vec![silent_server().parse().unwrap()], ..NatsSpec::default() };
@@ -177,7 +177,7 @@ fn the_leader_gives_the_block_that_answers_a_request() {
     let runtime = crate::send::runtime().unwrap();
     let found = |first| {
         runtime.block_on(async {
-            // A log that does not know yet that there is a single server.
+            // This client has not learned yet that a single server keeps the stream.
             let log = Log::reach(&spec, &nats).await.unwrap();
             match log.leaders_block(Want { session, first, wanted: Wanted::Exact(0) }, 0).await {
                 Found::Block(block) => parse(&block).ok().map(|(head, _)| head.first..head.end()),

@@ -8,7 +8,7 @@ use super::{Log, REQUEST, refused};
 use crate::EngineError;
 use crate::proto::want::Want;
 
-/// The subjects to which writers send their answers. An answer can arrive long after its request was repeated, and counts all the same.
+/// The subjects to which writers send their answers. An answer that arrives long after the reader has repeated the request is still used.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     name: String,
@@ -16,8 +16,8 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Returns the next answer, with the round of its request. The answer is `None` if no writer is there. Returns `None` if the client has
-    /// ended.
+    /// Returns the round of a request, and the next answer, which is `None` if no writer is there. If the client has ended, the whole
+    /// result is `None`.
     pub(crate) async fn next(&mut self) -> Option<(u64, Option<Bytes>)> {
         loop {
             let answer = self.answers.next().await?;
@@ -48,7 +48,7 @@ impl Log {
     pub(crate) async fn want(&self, want: Want, to: String) {
         let subject = format!("{}.want", self.subject);
         let asked = self.client.publish_with_reply(subject, to, Bytes::copy_from_slice(&want.encode()));
-        // An error means that the client has ended. The next request to the log reports this, too.
+        // An error means that the client has ended. The next request to the log then fails too, and reports the error.
         let _ = tokio::time::timeout(REQUEST, asked).await;
     }
 }

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use crate::proto::block::{Cut, Packing, max_whole_bytes};
 
-/// The meaning of an event for the thread.
+/// An event of the ring that the sender's thread must handle; `None` if there is nothing to handle.
 #[derive(Debug)]
 pub(super) enum RingEvent {
     None,
@@ -22,7 +22,7 @@ pub(super) enum RingEvent {
     Error(RecvError),
 }
 
-/// The known facts about the channel's end.
+/// Whether the sender has read the channel's end, and whether it has made the block that reports this end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// The last event was a message.
@@ -42,7 +42,7 @@ struct Large {
     offset: usize,
 }
 
-/// The blocks that are being made.
+/// Packs the ring's events into blocks, and keeps the blocks until they can be appended.
 #[derive(Debug)]
 pub(super) struct Cutter {
     block_bytes: usize,
@@ -51,9 +51,9 @@ pub(super) struct Cutter {
     /// Blocks that cannot be appended yet.
     cuts: VecDeque<Cut>,
     large: Option<Large>,
-    /// The next sequence of the ring.
+    /// The next sequence that the cutter expects from the ring.
     due: u64,
-    /// The losses of all sequences before this one have been counted.
+    /// All lost sequences below this sequence have been counted.
     counted_to: u64,
     /// The ring's clock and the wall clock, read at the same moment.
     moment: Option<Moment>,
@@ -90,7 +90,7 @@ impl Cutter {
         self.due = due;
     }
 
-    /// Reads the clocks again.
+    /// Reads the ring's clock and the wall clock again.
     pub(super) fn look_at_clocks(&mut self, clock: Option<Clock>) {
         self.moment = clock.map(Moment::now);
     }
@@ -140,7 +140,8 @@ impl Cutter {
     }
 
     /// Drops the waiting blocks and the waiting large message that end before the sequence `first`, and keeps the others. Call this if the
-    /// ring cannot be read again. If the first kept block or message begins after `first`, records the sequences between as lost.
+    /// ring cannot be read again. If the first kept block or message begins after `first`, records the sequences from `first` up to its
+    /// beginning as lost.
     pub(super) fn keep_from(&mut self, first: u64) {
         self.cuts.retain(|cut| cut.first >= first || cut.first + u64::from(cut.count) > first);
         self.large = self.large.take().filter(|large| large.sequence >= first);
@@ -302,7 +303,7 @@ impl Cutter {
         next.saturating_sub(from)
     }
 
-    /// Resets the count of lost sequences. Called when the channel continues in another ring, which has its own sequences.
+    /// Forgets up to which sequence losses were counted. Called when the channel continues in another ring, which has its own sequences.
     pub(super) fn begin(&mut self) {
         self.counted_to = 0;
     }

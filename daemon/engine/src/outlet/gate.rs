@@ -1,8 +1,8 @@
 //! The gate through which the thread reads the ring. At this gate, the publisher waits for the thread.
 //!
-//! A bridge that waits for another writer stores nothing in the log. Meanwhile the bridge's own publisher must not wait for the bridge, so
-//! the bridge releases the gate. When the bridge continues to write, it takes the gate again. If another reader has taken the gate by then,
-//! the bridge ends, and its owner restarts it.
+//! While another bridge writes the stream, this bridge waits and stores nothing in the log. This host's publisher must not wait for it
+//! meanwhile, so the bridge releases the gate. When the bridge writes again, it takes the gate again. If another reader has taken the gate
+//! by then, the bridge ends, and its owner restarts it.
 
 use shmcast::{ChannelError, Start};
 use shmcast_bridge::egress::{Attached, attach};
@@ -38,8 +38,8 @@ impl Outlet {
     }
 
     /// Continues to read the present ring at the sequence `first`. If this ring does not have the sequence, attaches again, because the
-    /// channel's journal might have it. Also attaches again if the spec has a gate and the bridge has none now. After that, the publisher
-    /// waits for the bridge only when the bridge has caught up.
+    /// channel's journal might have it. Also attaches again if the spec has a gate and the bridge has none now. With a new gate, the
+    /// publisher waits for the bridge only after the bridge has caught up.
     ///
     /// An earlier mistake: the bridge attached by name, and did not compare the streams. If the channel had been created again, messages of
     /// the new ring went into the log under the session of the earlier ring.
@@ -68,7 +68,8 @@ impl Outlet {
         if subscriber.header().stream == of_ring {
             (self.subscriber, self.parks) = (Some(subscriber), parks);
         } else {
-            // The channel was made anew just now.
+            // The channel was created again after the check above, so the attachment leads to the new ring. The thread stays in the earlier
+            // ring.
             self.stay_at(first);
         }
         Ok(())

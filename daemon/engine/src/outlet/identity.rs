@@ -30,7 +30,7 @@ pub(super) fn identity_of(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
 /// Returns the first sequence of a session in a ring. The ring might also have messages of the previous session. `end` is the sequence after
 /// the ring's last message, or an earlier sequence.
 ///
-/// An earlier mistake: the function asked the ring for its unread messages. This number can be too low. Messages of the previous session
+/// An earlier mistake: the function read up to the ring's number of unread messages, which can be too low. Messages of the previous session
 /// were then sent in the next session.
 pub(super) fn first_of(mut ring: Subscriber, session: Session, end: u64) -> u64 {
     let mut first = ring.next_sequence();
@@ -58,7 +58,7 @@ impl Outlet {
         if self.shared.life.session() != Some(session) {
             self.shared.life.note_session(session);
         }
-        // A feed that was received from another host did not begin on this host.
+        // Only sessions that began on this host are added. The session of a feed from another host began there.
         if let Some(ring) = self.subscriber.as_ref().filter(|ring| ring.remote_session().is_none()) {
             self.origins.add(session, run_of(ring.header()));
         }

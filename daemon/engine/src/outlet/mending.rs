@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The thread checks at least this often whether the sender has ended.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
-/// The state of the thread.
+/// The state of the thread that answers requests for missing messages.
 pub(crate) struct Mending {
     pub(crate) channel: SubscriberBuilder,
     pub(crate) block_bytes: usize,
@@ -53,7 +53,7 @@ impl Mending {
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
-            // During an answer, its reader can have repeated the request, and other readers can have sent theirs.
+            // While the thread made the last answer, readers can have repeated their requests or sent new ones.
             self.wants.try_iter().for_each(|(want, to)| requests.add(want, to));
             let Some((want, to)) = requests.take() else { continue };
             let began = Instant::now();
@@ -66,7 +66,7 @@ impl Mending {
                 && let Some(cut) = cut_for(&self.channel, of_ring, &want, self.block_bytes)
             {
                 let block = answers.answer(carried, cut, clock_error());
-                // This cannot fail: the other thread lives as long as the sender.
+                // This cannot fail: the thread that takes the orders lives as long as the sender.
                 let _ = self.orders.send(Order::Answer(to, block));
             }
             std::thread::sleep(began.elapsed().min(PATIENCE));
@@ -80,7 +80,7 @@ impl Mending {
 /// Also returns `None` if the channel no longer has the stream `of_ring`. In the channel's new stream, the same sequences belong to other
 /// messages.
 fn cut_for(channel: &SubscriberBuilder, of_ring: StreamId, want: &Want, block_bytes: usize) -> Option<Cut> {
-    // A ring whose memory is prepared costs an answer several milliseconds for each 64 MiB of the ring.
+    // The ring's memory is not prepared here, because that would take several milliseconds for each 64 MiB at each answer.
     let channel = channel.clone().page(false).prepare(Preparation::NONE);
     let mut past = channel.start(Start::Sequence(want.first)).open().ok()?;
     if !past.header().stream.is(of_ring) {
@@ -95,7 +95,8 @@ fn cut_for(channel: &SubscriberBuilder, of_ring: StreamId, want: &Want, block_by
         let is_in_ring = past.is_in_ring();
         let (event, past_ns) = match past.try_recv_dated() {
             Ok(Some(dated)) => dated,
-            // In the ring, this means that the message is not published yet. The journal can need some time.
+            // The journal can need some time to return an event, so try again. In the ring, no event means that the message is not
+            // published yet.
             Ok(None) if packing.is_empty() && !is_in_ring && Instant::now() < deadline => {
                 std::thread::yield_now();
                 continue;
@@ -172,8 +173,8 @@ mod tests {
         (Carried { stream: Stream(of_ring.to_bytes()), session }, of_ring)
     }
 
-    /// Answers requests for single messages of `carried`. Each request is the first sequence, and the subject for the answer. Returns the
-    /// subjects of the answers, and their blocks.
+    /// Runs the thread with requests for single messages of `carried`. Each request has the wanted sequence and the subject for the answer.
+    /// Returns the subject and the block of each answer.
     fn answer(
         dir: &Path,
         (carried, of_ring): (Carried, StreamId),
@@ -202,8 +203,8 @@ mod tests {
             .collect()
     }
 
-    /// An earlier mistake: each repetition got its own answer, in order. If an answer took longer than the pause between two repetitions, all
-    /// answers were for requests that their reader had given up.
+    /// An earlier mistake: each repetition of a request got its own answer, in order. If an answer took longer than a reader's pause
+    /// between two repetitions, the reader had given up each request before its answer arrived.
     #[test]
     fn a_request_that_was_repeated_often_has_one_answer_and_it_is_to_the_last_one() {
         let dir = tempfile::tempdir().unwrap();
@@ -214,7 +215,8 @@ mod tests {
         assert_eq!(answers.iter().map(|(to, _)| to).collect::<Vec<_>>(), vec![subjects.last().unwrap()]);
     }
 
-    /// An earlier mistake: a reader's count of unread messages can be up to 64 too low, and a message above this count had no answer.
+    /// An earlier mistake: a subscriber's count of unread messages can be up to 64 too low, and the thread answered no request for a
+    /// message above this count.
     #[test]
     fn the_last_messages_of_a_quiet_channel_are_sent_too() {
         let dir = tempfile::tempdir().unwrap();
@@ -226,7 +228,7 @@ mod tests {
     }
 
     /// An earlier mistake: a channel was created again, and a reader of the old channel sent a request. The answer had messages of the new
-    /// channel, because the log's thread did not know this channel yet.
+    /// channel, because the thread that reads the ring had not noticed the new channel yet.
     #[test]
     fn a_channel_that_was_made_anew_answers_no_request_for_the_one_before() {
         let dir = tempfile::tempdir().unwrap();

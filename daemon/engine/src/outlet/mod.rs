@@ -53,7 +53,7 @@ pub(crate) const SILENCE_NS: u64 = 4 * LOOK_NS;
 /// When the thread must end, it spends at most this time on storing the rest of the ring.
 const END_NS: u64 = 5 * SECOND_NS;
 
-/// The state of the thread.
+/// The state of the thread that reads the ring.
 pub(crate) struct Outlet {
     spec: BridgeSpec,
     channel: SubscriberBuilder,
@@ -155,7 +155,7 @@ impl Outlet {
         Ok(outlet)
     }
 
-    /// The number of the writer.
+    /// The random number of this thread's writer.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -247,7 +247,7 @@ impl Outlet {
     }
 
     fn order(&self, order: Order) {
-        // This cannot fail: the other thread lives as long as this one.
+        // This cannot fail: the thread that takes the orders lives as long as this one.
         let _ = self.queues.0.send(order);
     }
 
@@ -280,7 +280,7 @@ impl Outlet {
             self.order(Order::Last(round, self.writer.stream()));
         }
         if self.writer.state() != State::Run && !self.is_ring_over {
-            // Blocks that were already cut are cut again from the end of the log.
+            // The writer will resume at the end of the log. So waiting blocks are dropped, and their messages are read from the ring again.
             self.cutter.clear();
         }
         self.look_at_gate(now_ns);
@@ -299,7 +299,7 @@ impl Outlet {
         }
     }
 
-    /// Whether everything that was read is in the log.
+    /// Whether the log has stored all messages that this thread has read from the ring.
     fn is_stored(&self) -> bool {
         self.writer.state() == State::Run && self.writer.in_flight() == 0 && !self.cutter.has_any()
     }

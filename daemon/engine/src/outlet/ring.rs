@@ -1,8 +1,8 @@
 //! The ring that the thread sends, and the sequence at which the thread reads the ring.
 //!
 //! If a channel is created again, it has another ring and another stream. The thread first sends the rest of the earlier ring, and then
-//! begins the next session. An attachment by name leads to the new ring. So the thread uses such an attachment only if the attachment has
-//! the stream that the log continues.
+//! begins the next session. If the thread attaches by name, it gets the new ring. So it uses this attachment only if the ring has the
+//! stream that the log continues.
 
 use shmcast::{ChannelError, History, LocateError, Start, Subscriber};
 use shmcast_bridge::egress::{Attached, attach};
@@ -39,10 +39,10 @@ impl Outlet {
         })
     }
 
-    /// Whether the log's last block belongs to the channel's present stream, while this writer still writes an earlier stream. Another
-    /// sender has then written this block, so the log accepts no more messages of the earlier stream.
+    /// Whether this writer still writes an earlier stream, but the log's last block already belongs to the channel's present stream.
+    /// Another sender has then written that block, so the log accepts no more messages of the earlier stream.
     ///
-    /// An earlier mistake: when a channel was created again, a sender that waited ended with the error that two publishers write one
+    /// An earlier mistake: when a channel was created again, a waiting sender ended with the wrong error that two publishers write one
     /// channel.
     pub(super) fn is_left_behind(&self, last: &Last) -> bool {
         let Some(head) = last.head.filter(|head| head.stream != self.writer.stream()) else { return false };
@@ -50,7 +50,7 @@ impl Outlet {
         newest.is_some_and(|newest| newest.stream == head.stream)
     }
 
-    /// Notes that the ring has no more messages, because the channel has left it.
+    /// Notes that all messages of the ring were read, and that no more will follow, because the channel has left the ring.
     ///
     /// An earlier mistake: messages that were read and not yet in a block were dropped here.
     pub(super) fn end_ring(&mut self) {
@@ -64,7 +64,7 @@ impl Outlet {
         self.cutter.clear();
     }
 
-    /// Continues to read at the end of the log.
+    /// Continues to read the ring at the message after the log's last message, or at the beginning if the log does not have the stream.
     pub(super) fn go_to(&mut self, resume: Resume) -> Result<(), ChannelError> {
         let first = match resume {
             Resume::At(next) => next,

@@ -1,4 +1,4 @@
-//! Senders of a channel, each with its thread, and one log in memory. A test runs the turns of the threads itself.
+//! Tests of senders of one channel, with one log in memory. A test itself runs the turns of each sender's thread.
 
 use super::*;
 use crate::proto::block::{Body, Kind, Stream, parse};
@@ -16,13 +16,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 /// Messages: the sequence and the payload of each.
 type Messages = Vec<(u64, Vec<u8>)>;
 
-/// A log, and the trouble that it gives.
+/// A log in memory, and the faults of its servers.
 #[derive(Default)]
 struct Log {
     blocks: Vec<Append>,
     /// Whether the servers are away.
     is_away: bool,
-    /// How many of the next appends are stored. The one after them is refused because the servers are busy.
+    /// The number of further appends that are stored. The append after them is refused because the servers are busy.
     busy_after: Option<usize>,
 }
 
@@ -58,7 +58,7 @@ impl Log {
         (!self.is_away).then_some(last)
     }
 
-    /// The sessions of the log in their order, and of each message the sequence and the payload.
+    /// The sessions of the log in their order, each with the sequence and the payload of its messages.
     fn sessions(&self) -> Vec<(Session, Messages)> {
         let mut sessions: Vec<(Session, Messages)> = Vec::new();
         for append in &self.blocks {
@@ -169,7 +169,7 @@ fn a_channel_made_anew_while_the_servers_are_away_keeps_its_sessions_apart() {
     assert_eq!(end.outlet.cutter.messages_missed, 0);
 }
 
-/// An earlier mistake: the messages that were read last, and were not in a block yet, were dropped when the channel was made anew.
+/// An earlier mistake: when the channel was created again, messages that had been read but were not in a block yet were dropped.
 #[test]
 fn the_last_messages_of_a_ring_are_sent_before_the_next_ring() {
     for has_trouble in [false, true] {
@@ -187,8 +187,8 @@ fn the_last_messages_of_a_ring_are_sent_before_the_next_ring() {
     }
 }
 
-/// An earlier mistake: while the next session of a ring waited for the last block of the session before, this block was dropped if its
-/// append failed.
+/// An earlier mistake: the next session of a ring waits until the previous session's last block is stored. If the append of this block
+/// failed, the block was dropped.
 #[test]
 fn a_block_that_fails_before_the_next_session_is_appended_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -208,7 +208,8 @@ fn a_block_that_fails_before_the_next_session_is_appended_again() {
     }
 }
 
-/// An earlier mistake: the sender that waited ended with the error of two publishers when the other one wrote the next session.
+/// An earlier mistake: when the writing sender began the next session, the waiting sender ended with the wrong error that two publishers
+/// write one channel.
 #[test]
 fn a_sender_that_waits_follows_its_channel_to_the_next_ring() {
     let dir = tempfile::tempdir().unwrap();
@@ -227,12 +228,12 @@ fn a_sender_that_waits_follows_its_channel_to_the_next_ring() {
     waits.run_until(&mut log, "the next session", |end, log| {
         end.outlet.writer.stream() == carried && is_fenced(end, log)
     });
-    // The sender that wrote is gone.
+    // From here on, the sender that wrote so far runs no more.
     publish(&mut second, 2, 4);
     waits.run_until(&mut log, "a takeover", |_, log| log.has(&[(1, 1..=3), (2, 1..=9)]));
 }
 
-/// The sender that writes ends before its first block of the next session. The other one writes the rest of the session before.
+/// The writing sender ends before its first block of the next session. The other sender then writes the rest of the previous session.
 #[test]
 fn a_sender_that_takes_over_writes_the_rest_of_the_ring_before() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Finds the block of the log that answers a request for missing messages.
 //!
-//! A reader searches and follows any server's copy of the log. If this copy differs from the others for ever, the reader lacks messages that
-//! the log has. For this reason, the server that decides for the log answers requests, too. Its answer is judged like a writer's answer.
+//! A reader searches and follows the log's copy of any server. If this copy differs from the other copies for ever, the reader lacks
+//! messages that the log has. For this reason, the log's leader answers requests, too. The reader judges its answer like a writer's answer.
 
 use shmcast_bridge::proto::MILLISECOND_NS;
 
@@ -10,13 +10,13 @@ use super::mutant::{Mutant, is};
 use super::seal::Opener;
 use super::want::{Want, Wanted, is_earlier};
 
-/// At most this many entries at the place of the answer are skipped, because they are damaged or have no messages.
+/// The search reads at most this many entries where the answer should be. It skips entries that are damaged or have no messages.
 const MOST_SKIPPED: u64 = 256;
 
 /// The time after which the leader is asked again for messages that it did not have.
 const AGAIN_NS: u64 = 1_000 * MILLISECOND_NS;
 
-/// The longest time for which the reader gives up no messages because the leader has not answered yet.
+/// The longest time for which the reader waits for the leader's answer before it gives up messages.
 const HOLD_NS: u64 = 30_000 * MILLISECOND_NS;
 
 /// The first message of a request, and whether the request is for exactly this message.
@@ -33,17 +33,18 @@ pub enum Found<B> {
     Unknown,
 }
 
-/// When the log's leader is asked for missing messages. It is asked beside the writers, if they did not answer the first request.
+/// Decides when the reader also asks the log's leader for missing messages. Usually, the leader is asked only after the writers did not
+/// answer the first request.
 #[derive(Debug, Default)]
 pub struct LeaderAsks {
-    /// The first sequence that the writers were last asked for.
+    /// The first sequence of the last request to the writers.
     first: u64,
     is_asked: bool,
     /// Whether the last search ended without an answer.
     is_silent: bool,
-    /// The time of the first request for the messages `asked` that has no answer.
+    /// The time of the first unanswered request to the leader for the messages `asked`.
     asked_ns: u64,
-    /// The messages that the leader was last asked for, and those of its last answer.
+    /// The messages of the last request to the leader. `answered` has the messages of the last request that it answered.
     asked: Asked,
     answered: Option<Asked>,
     /// Whether the leader had the messages that it was last asked for.
@@ -53,7 +54,8 @@ pub struct LeaderAsks {
 }
 
 impl LeaderAsks {
-    /// Whether the leader is to be asked beside this request to the writers. After its answer, call [`end`](Self::end).
+    /// Whether the leader must be asked too, in addition to this request to the writers. When the leader's search ends, call
+    /// [`end`](Self::end).
     pub fn begin(&mut self, now_ns: u64, want: &Want) -> bool {
         let is_again = std::mem::replace(&mut self.first, want.first) == want.first;
         self.is_silent &= is_again;
@@ -68,7 +70,7 @@ impl LeaderAsks {
         is_due && !is(Mutant::AsksNoLeader)
     }
 
-    /// Notes the end of the search in the leader's entries, and its result. An earlier mistake: a lost step of the search counted as an
+    /// Notes the result of a search in the leader's entries. An earlier mistake: if a step of the search got no answer, this counted as an
     /// answer, and the reader gave up messages that the leader had.
     pub fn end<B>(&mut self, now_ns: u64, found: &Found<B>) {
         (self.is_asked, self.has_some) = (false, matches!(found, Found::Block(_)));
@@ -79,7 +81,8 @@ impl LeaderAsks {
         self.rest_until_ns = if self.has_some { 0 } else { now_ns + AGAIN_NS };
     }
 
-    /// Whether the reader must wait for the leader's answer before it gives up messages. The answer to a repeated request is not waited for.
+    /// Whether the reader must wait for the leader's answer before it gives up messages. The reader does not wait if the leader has already
+    /// answered the same request.
     pub fn is_awaited(&self, now_ns: u64) -> bool {
         let is_new = self.answered != Some(self.asked);
         (self.is_asked || self.is_silent) && is_new && now_ns.saturating_sub(self.asked_ns) < HOLD_NS
@@ -88,8 +91,8 @@ impl LeaderAsks {
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// The binary search for the first entry that is not before the answer. This entry is in `low..=high`, and `probe` is the number to read
-    /// next.
+    /// The binary search for the answer: for the first entry whose block does not come before the wanted messages. The number of this entry
+    /// is in `low..=high`, and `probe` is the number to read next.
     Bisect {
         low: u64,
         high: u64,
@@ -118,7 +121,8 @@ impl Lookup {
         Lookup { want, offset, phase: halve(first, last + 1) }
     }
 
-    /// The number of the entry to read. If the log has no such entry, [`take`](Self::take) needs the next one. `None` if the search is over.
+    /// The number of the entry to read. If the log has no entry with this number, pass the next entry to [`take`](Self::take). `None` means
+    /// that the search is over.
     pub fn next(&self) -> Option<u64> {
         match self.phase {
             Phase::Bisect { probe, .. } => Some(probe),
@@ -265,7 +269,7 @@ mod tests {
         assert!(asks.begin(any_ns, &Want::any(session(1), 5, 9)) && asks.is_awaited(any_ns));
     }
 
-    /// An earlier mistake: a lost step of the leader's search counted as an answer.
+    /// An earlier mistake: if a step of the leader's search got no answer, this counted as an answer.
     #[test]
     fn a_leader_that_is_silent_is_asked_again_and_waited_for_but_not_for_ever() {
         let exact = |first| Want { session: session(1), first, wanted: Wanted::Exact(0) };

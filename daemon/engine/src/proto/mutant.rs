@@ -2,7 +2,7 @@
 //!
 //! A build with debug assertions makes the mistake that the variable `SHMCAST_ENGINE_MISTAKE` names.
 
-/// A mistake.
+/// The mistakes that can be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests make mistakes"))]
 pub(crate) enum Mutant {
@@ -15,7 +15,7 @@ pub(crate) enum Mutant {
     LossUnseen,
     /// A planted mistake: an append names only the number of the previous entry. It should also give the entry's name.
     NumbersAlone,
-    /// A planted mistake: a writer that takes over does not announce this.
+    /// A planted mistake: a writer that takes over appends no takeover block.
     SaysNothing,
     /// A planted mistake: the writer skips a last block that it cannot open.
     PassesOver,
@@ -27,9 +27,9 @@ pub(crate) enum Mutant {
     AsksNobody,
     /// A planted mistake: the reader asks only the writers, although the log's leader can have messages that the reader's copy lacks.
     AsksNoLeader,
-    /// A planted mistake: a sender answers each repetition of a request, in order.
+    /// A planted mistake: a sender answers all repetitions of a request in order. It should answer only the newest one.
     AnswersInOrder,
-    /// A planted mistake: the reader gives up all missing messages of a hole if no writer has the first of these messages.
+    /// A planted mistake: if no writer has the first missing message of a hole, the reader gives up all missing messages of the hole.
     GivesUpAll,
     /// A planted mistake: the reader gives up messages that no writer has. It should first search the log again.
     TrustsTheCopy,

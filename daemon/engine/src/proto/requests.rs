@@ -1,4 +1,4 @@
-//! The requests of readers that wait for a sender's answer.
+//! The queue of readers' requests that a sender has not answered yet.
 
 use std::collections::VecDeque;
 
@@ -8,8 +8,8 @@ use super::want::Want;
 /// Greatest number of waiting requests.
 pub const MOST_WAITING: usize = 64;
 
-/// The waiting requests, each with the subject for its answer. A reader repeats a request that has no answer yet, so only the newest request
-/// of each reader waits. It waits in the place of the reader's first request.
+/// The waiting requests, each with the subject for its answer. A reader repeats a request that has no answer yet, so only the newest
+/// request of each reader waits. The newest request takes the queue position of the reader's earlier one.
 #[derive(Debug)]
 pub struct Requests<S> {
     waiting: VecDeque<(Want, S)>,

@@ -4,7 +4,7 @@
 //! never uses a number twice, not even for a block that it cuts again.
 //!
 //! Without the group's key, an operator of the servers can neither read the bodies of blocks nor forge blocks. The operator can repeat or
-//! reorder blocks, and readers detect this by the sequences.
+//! reorder blocks, but readers detect this by the sequences.
 
 use shmcast_bridge::proto::native::container::SEAL_BYTES;
 use shmcast_bridge::proto::native::keys::{GroupKey, Keyring};
@@ -15,7 +15,7 @@ use super::block::{Body, Cut, Damaged, HEAD_BYTES, Head, body_of, parse, stamp};
 const SALT: &[u8] = b"shmcast-engine-1";
 /// The bytes of the block's own CRC, which no seal covers.
 const CRC: std::ops::Range<usize> = 52..56;
-/// Number of writers whose keys are kept.
+/// The greatest number of writers whose derived keys the opener keeps.
 const MOST_WRITERS: usize = 8;
 
 /// Seals the blocks of one writer, if it has a key.

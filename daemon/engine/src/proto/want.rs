@@ -1,4 +1,4 @@
-//! A reader's request for messages that the log lacks. The writer that answers sends one block.
+//! A reader's request for messages that the log lacks. A writer answers with one block.
 //!
 //! ```text
 //! magic "SHMW" | version u8 | kind u8: 0 exact, 1 any | 0 x 2 | session 10 | 0 x 2 | first u64 | offset or count u32
@@ -8,8 +8,8 @@
 //! has the messages does not answer, because another writer might have them.
 //!
 //! If no writer answers, the reader sends a request of kind `any`, before it gives any message up. This request asks for any of the `count`
-//! sequences from `first` on. The answer begins with the first of these sequences that the writer has. Earlier builds do not know requests
-//! of this kind, and do not answer them.
+//! sequences from `first` on. The answer begins with the first of these sequences that the writer has. Earlier builds do not answer
+//! requests of this kind.
 
 use shmcast_bridge::proto::native::keys::GroupKey;
 use shmcast_bridge::proto::session::Session;
@@ -22,7 +22,7 @@ pub const WANT_BYTES: usize = 32;
 const MAGIC: &[u8; 4] = b"SHMW";
 const VERSION: u8 = 1;
 
-/// The part of the channel that a reader wants.
+/// The messages that a reader wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// The message with the request's first sequence. If the message is sent in fragments, the answer begins at this byte of the message.
@@ -31,14 +31,14 @@ pub enum Wanted {
     Any(u32),
 }
 
-/// A request.
+/// A request of a reader for missing messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Want {
-    /// The session.
+    /// The session of the wanted messages.
     pub session: Session,
     /// The first sequence wanted.
     pub first: u64,
-    /// The wanted part of the channel, from `first` on.
+    /// The wanted messages: the message `first` alone, or a range that begins there.
     pub wanted: Wanted,
 }
 

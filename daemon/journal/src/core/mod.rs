@@ -36,7 +36,7 @@ use shmcast::journal::format::{FileHeader, FrameDraft};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time as the caller knows it.
+/// The present time of two clocks, as the caller has read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
     /// The time since a fixed moment. This time never goes back.
@@ -61,7 +61,7 @@ pub enum SyncPolicy {
 /// A closed frame: its description and its bytes. The first 64 bytes are left free for the header.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// The description.
+    /// The description of the frame.
     pub draft: FrameDraft,
     /// Space for the header, then the body, then zeros.
     pub bytes: Vec<u8>,
@@ -73,17 +73,17 @@ pub struct Frame {
     pub header: Arc<FileHeader>,
 }
 
-/// A part of a write: bytes that the writer made, or the body of a frame.
+/// One of the pieces of bytes that a write puts into a file one after another.
 #[derive(Debug, Clone)]
 pub enum Piece {
-    /// Header page, frame header, index, footer.
+    /// Bytes that the writer made itself: a header page, a frame header, an index or a footer.
     Own(Box<[u8]>),
     /// The bytes of a frame after its header.
     Body(Arc<Frame>),
 }
 
 impl Piece {
-    /// The bytes.
+    /// Returns the bytes of the piece.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
@@ -99,7 +99,7 @@ pub enum Step {
     Create {
         /// File number.
         number: u64,
-        /// Bytes.
+        /// The number of bytes to allocate.
         size: u64,
     },
     /// Write the pieces one after another.
@@ -110,7 +110,7 @@ pub enum Step {
         offset: u64,
         /// The bytes to write.
         pieces: Vec<Piece>,
-        /// The number of zero bytes that can be written after the pieces. The file has no data yet at that place.
+        /// The number of zero bytes that can be written after the pieces, where the file has no data yet.
         ahead: u64,
         /// Return only when the write is safe from a power cut.
         durable: bool,
@@ -124,14 +124,14 @@ pub enum Step {
     Resize {
         /// File number.
         number: u64,
-        /// Bytes.
+        /// The file's new size in bytes.
         size: u64,
     },
     /// Rename the file.
     Rename {
         /// File number.
         number: u64,
-        /// The name.
+        /// The file's new name.
         name: String,
     },
     /// Make the names in the directory safe from a power cut.
@@ -148,7 +148,7 @@ pub enum Step {
 pub enum Lane {
     /// Writes of frames.
     Write,
-    /// Syncs.
+    /// Syncs of files while frames are written.
     Sync,
     /// Making, naming and finishing files.
     Help,

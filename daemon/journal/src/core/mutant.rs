@@ -1,30 +1,30 @@
 //! Planted mistakes, which the simulation must find. Ordinary builds have none.
 
-/// A mistake.
+/// The mistakes that can be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code, reason = "only the simulation makes mistakes"))]
 pub(super) enum Mutant {
-    /// Recovery reads files without syncing them first.
+    /// A planted mistake: recovery reads files without syncing them first.
     NoSyncBeforeReading,
-    /// A sync is assumed to cover everything that was written before the sync ended.
+    /// A planted mistake: a sync counts for all frames that were written before it ended. It covers only those written before it began.
     DurableAtTheEnd,
-    /// A file counts as durable before its name is durable.
+    /// A planted mistake: a file counts as durable before its name is durable.
     NoDirectorySync,
-    /// A failed sync is repeated.
+    /// A planted mistake: a failed sync is repeated. The file should be abandoned.
     RetryAfterFailedSync,
-    /// The number of a repaired file is used for another file.
+    /// A planted mistake: another file gets the number of a repaired file.
     WritesOverMended,
-    /// Recovery uses the reserve in each unfinished file. Only the reserve in the last file that is not empty is correct.
+    /// A planted mistake: recovery uses the reserves in all unfinished files. It should use only that of the last file that is not empty.
     HearsAll,
-    /// Frames of another file count as frames of this file.
+    /// A planted mistake: frames of another file count as frames of this file.
     NoSalt,
-    /// A frame after a hole is accepted although the next frame's chain value does not match it.
+    /// A planted mistake: a frame after a hole is accepted, although the next frame's chain value does not match it.
     NoChain,
-    /// Everything after the first bad frame is dropped.
+    /// A planted mistake: recovery drops all frames after the first bad frame.
     TruncateAtFirstBad,
-    /// A reserve counts as durable as soon as it is written, before a sync.
+    /// A planted mistake: a reserve counts as durable as soon as it is written, before a sync.
     ReserveNotSynced,
-    /// The recorder writes a clean record (the stream's end) although a publisher can still continue.
+    /// A planted mistake: the recorder writes a clean record, which says that nothing follows, although a publisher can still publish.
     CleanWithoutLock,
 }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Number of bytes of memory for a full frame.
+/// The size of a buffer for one frame, in bytes.
 const ROOM: usize = FRAME_TARGET + CLOCK_RECORD + FRAME_ALIGN;
 
 /// A pool of buffers. New frames use the buffers of frames that were written.
@@ -24,7 +24,7 @@ impl Pool {
         kept.unwrap_or_else(|| Vec::with_capacity(ROOM))
     }
 
-    /// Returns a frame's buffer to the pool, if nobody else uses the frame. A buffer that grew for a large message is dropped.
+    /// Returns a frame's buffer to the pool, unless the frame is still in use elsewhere. A buffer that grew for a large message is dropped.
     pub fn give(&self, frame: Arc<Frame>) {
         if let Ok(frame) = Arc::try_unwrap(frame)
             && frame.bytes.capacity() <= 2 * ROOM
@@ -39,19 +39,19 @@ impl Pool {
 pub struct Packing {
     /// Bytes of a full frame.
     pub target: usize,
-    /// The number of sequences from the next sequence to a new reserve.
+    /// The distance of a new reserve: the number of sequences from the next sequence to the reserve.
     pub reserve: u64,
     /// Interval of clock records while messages are recorded.
     pub clock_every: Duration,
-    /// The number of bytes after which the next frame has a clock record. With this limit, a reader that begins inside the journal soon
-    /// finds a clock record.
+    /// After this many bytes without a clock record, the next frame gets one. So a reader that begins inside the journal soon finds a clock
+    /// record.
     pub clock_bytes: usize,
 }
 
-/// The greatest step of the wall clock, in nanoseconds, that needs no clock record. After a larger step, the next frame has a clock record.
+/// If the wall clock was set by more than this many nanoseconds, the next frame gets a clock record.
 const STEP_NS: u64 = 1_000_000;
 
-/// The number of bytes of a clock record. A full frame can exceed its intended size by this number.
+/// The size of a clock record in bytes. A full frame can exceed its target size by this size.
 pub const CLOCK_RECORD: usize = 40;
 
 impl Default for Packing {
@@ -70,7 +70,7 @@ impl Default for Packing {
 pub struct Begin<'a> {
     /// The header of the first file. This header also has the next sequence, the publisher's epoch, and the ring.
     pub header: Arc<FileHeader>,
-    /// The missing sequences, from the next sequence on.
+    /// The missing sequences at the beginning of the recording; `None` if nothing is missing.
     pub loss: Option<Loss>,
     /// The files that recovery has repaired.
     pub mended: &'a [Mended],
@@ -99,7 +99,7 @@ pub struct Packer {
     last_time: u64,
     /// The latest wall clock of all records before the last clock record.
     latest_ns: u64,
-    /// Number of bytes of frames since the last clock record.
+    /// The size of all frames since the last clock record, in bytes.
     since_clock: usize,
     now: Now,
     ticks: u64,
@@ -135,7 +135,7 @@ impl Clone for Packer {
 }
 
 impl Packer {
-    /// Begins a recording. The first records state the repaired files, the missing sequences, the ring, and a reserve.
+    /// Begins a recording. Its first records have the repaired files, the missing sequences, the ring, and a reserve.
     pub fn begin(packing: Packing, pool: Pool, begin: &Begin<'_>, now: Now, ticks: u64) -> Self {
         let mut packer = Self {
             packing,
@@ -181,7 +181,7 @@ impl Packer {
         (self.now, self.ticks) = (now, ticks);
     }
 
-    /// Packs a message. If its sequence is not the next one, packs nothing and returns false. The caller has then missed an event.
+    /// Packs a message. If its sequence is not the next one, packs nothing and returns false. In this case, the caller has missed an event.
     #[inline]
     pub fn message(&mut self, sequence: u64, payload: &[u8], tag: u16, key: bool, time: u64) -> bool {
         if sequence != self.due {
@@ -252,7 +252,7 @@ impl Packer {
     }
 
     fn raise_reserve(&mut self, sequence: u64) {
-        // This call closes a frame that is too full for the record, because a frame's reserve must be in the frame's own records.
+        // A frame's reserve must be in its own records. So if the open frame has no room for the record, this call closes the frame first.
         self.frame(JournalControl::MAX_BYTES, self.ticks);
         self.reserve = self.reserve.max(sequence.min(MAX_SEQUENCE - 1));
         self.control(JournalControl::Reserve { sequence: self.reserve });
@@ -272,7 +272,7 @@ impl Packer {
         self.due.saturating_add(self.packing.reserve)
     }
 
-    /// Returns the frame for a record of this size and time.
+    /// Returns the open frame, with room for a record of this size. If a new frame is necessary, `time` is the time of its first record.
     fn frame(&mut self, payload: usize, time: u64) -> &mut FrameBuilder {
         let is_full = |frame: &FrameBuilder| !frame.has_room(payload, self.packing.target);
         if self.open.as_ref().is_some_and(|(frame, _)| is_full(frame)) {
@@ -290,8 +290,8 @@ impl Packer {
         &mut self.open.as_mut().expect("opened above").0
     }
 
-    /// Returns the latest wall clock of the records so far. This time never goes back, even if the clock was set back. So no earlier record
-    /// has a later time than the frame's index time.
+    /// Returns the latest wall clock of the records so far. This time never goes back, even if the clock was set back. A frame gets it as
+    /// its index time, so no earlier record has a later time.
     fn latest_ns(&self) -> u64 {
         let last = self.noted.and_then(|noted| wall_ns(noted, self.header.ring.clock_hz, self.last_time));
         last.map_or(self.latest_ns, |last| last.max(self.latest_ns))
@@ -299,7 +299,7 @@ impl Packer {
 
     /// Converts a time of the ring's 48-bit clock to the wall clock. If `time` is not known, returns the present wall clock.
     fn wall_of(&self, time: u64) -> u64 {
-        // A time after the last reading of the clocks counts as the time of this reading.
+        // If the time is later than the last reading of the clocks, the result is the time of that reading.
         let wall = wall_ns((self.now.wall_ns, self.ticks), self.header.ring.clock_hz, time);
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
@@ -309,7 +309,7 @@ impl Packer {
     /// - The last clock record is too old.
     /// - The last clock record is too many bytes away.
     /// - The wall clock was set since the last clock record.
-    /// - The frame's index time is later than its first record (`is_later`). A reader that begins at this frame must know this.
+    /// - The frame's index time is later than its first record (`is_later`), so a reader that begins at this frame needs the true time.
     fn note_clock(&mut self, is_later: bool) {
         let offset = self.now.wall_ns.wrapping_sub(self.now.mono.as_nanos() as u64);
         let step = self.last_clock.map_or(0, |(_, last)| offset.wrapping_sub(last) as i64);
@@ -344,7 +344,7 @@ impl Packer {
         self.open.as_ref().map(|(_, since)| now.mono.saturating_sub(*since))
     }
 
-    /// Number of closed frames that were not taken.
+    /// The number of closed frames that [`take`](Self::take) has not returned yet.
     pub fn closed(&self) -> usize {
         self.closed.len()
     }
@@ -377,8 +377,8 @@ mod tests {
         frame.bytes.windows(8).any(|bytes| bytes == number.to_le_bytes())
     }
 
-    /// The first frame that claims a new reserve also has the record of this reserve. An almost full frame has no room for the record, so
-    /// this frame must not claim the reserve.
+    /// The first frame whose reserve is a new one must also have the record of this reserve. A frame that is too full for the record must
+    /// not have the new reserve.
     #[test]
     fn a_frame_claims_no_reserve_that_a_later_one_names() {
         for filled in 1_500..2_048 {
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn nothing_follows_a_clean_end() {
         let mut packer = packer(1, 0);
-        // After this loss, any record except a clean end would add another reserve.
+        // After this loss, the reserve is so short that any further record except a clean end would add another reserve.
         packer.loss(RESERVE / 2, Cause::Unrecorded);
         assert!(packer.message(RESERVE / 2 + 1, b"last", 0, false, 0));
         packer.control(JournalControl::Clean { next: packer.due() });

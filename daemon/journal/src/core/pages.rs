@@ -19,7 +19,7 @@ impl Memory {
         Self(vec![Page::new_zeroed(); pages])
     }
 
-    /// The bytes.
+    /// Returns the bytes of all pages.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.0.as_mut_slice().as_mut_bytes()
     }
@@ -35,7 +35,7 @@ pub struct Pages {
     end: (u64, u64),
 }
 
-/// The pages of one write.
+/// One write, converted to whole pages.
 #[derive(Debug)]
 pub struct Stretch<'a> {
     before: &'a [u8],
@@ -88,7 +88,7 @@ impl Stretch<'_> {
         self.place
     }
 
-    /// Bytes of all pages.
+    /// The size of all pages of the write, in bytes.
     pub const fn size(&self) -> usize {
         self.size
     }
@@ -116,7 +116,7 @@ mod tests {
         Piece::Own(vec![byte; length].into())
     }
 
-    /// Performs a write in parts of `part` bytes, as a disk would store them. Returns its offset and size.
+    /// Performs a write in parts of `part` bytes, and stores the parts as a disk would. Returns the write's offset and size.
     fn run(
         pages: &mut Pages,
         file: &mut Vec<u8>,

@@ -9,17 +9,17 @@ use shmcast::journal::format::{
 use std::io;
 use thiserror::Error;
 
-/// The greatest number of bytes that recovery keeps for inspection, of the bytes after the last whole frame of a repaired file.
+/// If a repaired file has bytes after its last whole frame, recovery keeps at most this many of them for inspection.
 const TORN_KEPT: u64 = 1 << 20;
 /// The ending of the name of a file that is only for inspection: bytes after the last whole frame, or a file without a whole header.
 const TORN: &str = ".torn";
 /// The ending of the name of an abandoned file.
 const SUSPECT: &str = ".suspect";
 
-/// The files of a journal, by name. All errors are those of the system.
+/// Access to the files of a journal by name. All errors are those of the system.
 #[allow(clippy::missing_errors_doc, reason = "said above once")]
 pub trait Volume {
-    /// The names in the directory.
+    /// Returns the names of all files in the directory.
     fn list(&mut self) -> io::Result<Vec<String>>;
     /// Returns the number of bytes of a file.
     fn size(&mut self, name: &str) -> io::Result<u64>;
@@ -48,7 +48,7 @@ pub enum RecoverError {
     /// The system refused a call.
     #[error("{name}: {source}")]
     Os {
-        /// The file.
+        /// The file's name.
         name: String,
         /// The system's error.
         source: io::Error,
@@ -56,15 +56,15 @@ pub enum RecoverError {
     /// Files of two journals are in one directory.
     #[error("{name} belongs to another journal than the files before it: move it elsewhere")]
     Foreign {
-        /// The file.
+        /// The file's name.
         name: String,
     },
     /// A file has a later format.
     #[error("{name}: {source}")]
     Format {
-        /// The file.
+        /// The file's name.
         name: String,
-        /// The mistake in the format.
+        /// The error of the parser.
         source: FormatError,
     },
 }
@@ -80,7 +80,7 @@ pub struct Mended {
     pub bytes: u64,
 }
 
-/// The contents of a journal after recovery.
+/// The state of a journal after recovery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The header of the last file; `None` for an empty directory.
@@ -89,7 +89,7 @@ pub struct Recovered {
     pub next_number: u64,
     /// Salt and last chain value of the last file.
     pub previous: (u64, u32),
-    /// The next sequence after everything in the journal.
+    /// The sequence after the last sequence in the journal.
     pub due: u64,
     /// The greatest reserve in the journal.
     pub reserve: u64,
@@ -125,8 +125,8 @@ struct Known {
 }
 
 impl Known {
-    /// Whether the file has no frame, and no sequences are missing before the later files. `limit` is the first sequence of the later
-    /// files.
+    /// Whether the file has no frame, and no sequences are missing between this file and the later files. `limit` is the first sequence of
+    /// the later files.
     fn is_empty(&self, limit: Option<u64>) -> bool {
         let (frames, due) = match (&self.sealed, &self.scan) {
             (Some(trailer), _) => (u64::from(trailer.frames) - 1, trailer.next),
@@ -158,7 +158,7 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
             (first, file.scan.as_ref().map_or(first - 1, |scan| scan.durable))
         })
         .collect();
-    // The sequences of a file end before the first sequence of each later file.
+    // The end of a file's sequences: the lowest first sequence of the later files.
     let limit = |at: usize| begins[at + 1..].iter().map(|(first, _)| *first).min();
     // The last file that is not empty. Its header has the reserve and the epoch of the earlier files, if these were not abandoned.
     let telling = (0..files.len()).rposition(|at| !files[at].is_empty(limit(at)));
@@ -197,7 +197,7 @@ fn os<T>(name: &str, result: io::Result<T>) -> Result<T, RecoverError> {
     result.map_err(|source| RecoverError::Os { name: name.to_owned(), source })
 }
 
-/// Returns the files with a whole header, in order. Sets `free` to a number that no file has in its header or name.
+/// Returns the files with a whole header, in order. Raises `free` above all numbers in the files' headers and names.
 ///
 /// If a file might not be durable, syncs it before reading it. So a later power cut cannot remove bytes that recovery has read. A sealed
 /// (finished) file is known to be durable if two later files exist.
@@ -218,7 +218,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
                 Some(ends) => ends,
                 None => {
                     if !is(Mutant::NoSyncBeforeReading) {
-                        // An error here is the error of an earlier write. So recovery ignores it, and reads the bytes that the disk has.
+                        // A sync can fail because an earlier write failed. Recovery ignores this error, because it reads the bytes that the
+                        // disk has.
                         let _ = volume.sync(&name);
                         volume.forget(&name);
                     }
@@ -250,8 +251,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
     Ok(files)
 }
 
-/// Handles a missing file between two others. If the earlier file is sealed (finished), creates a file in the gap, which will record the
-/// missing sequences. Otherwise the earlier file records them. Returns whether a file was created.
+/// Handles a missing file between two other files. If the file before it is sealed (finished), creates a replacement, which will record the
+/// missing sequences. If not, the file before it will record them. Returns whether a file was created.
 fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverError> {
     for (at, file) in files.iter().enumerate() {
         let Some(trailer) = &file.sealed else { continue };
@@ -270,7 +271,7 @@ fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverE
             ..next.clone()
         };
         let page = header.encode().map_err(|source| RecoverError::Format { name: SPARE.into(), source })?;
-        // The next call of `look` renames this file, and seals it with a record of the missing sequences.
+        // The repeated recovery renames this file, and seals it with a record of the missing sequences.
         os(SPARE, volume.write(SPARE, 0, &page))?;
         return Ok(true);
     }
@@ -301,7 +302,7 @@ fn ends_of(volume: &mut impl Volume, name: &str) -> io::Result<Ends> {
     Ok(Ends { size, header, sealed })
 }
 
-/// The kind of file that a name leads to.
+/// The result of examining a file of the journal.
 enum Look {
     File(Box<Known>),
     /// The file's header is not whole. The file was set aside.
@@ -319,7 +320,7 @@ fn look(volume: &mut impl Volume, name: String, ends: Ends) -> Result<Look, Reco
     };
     let mut name = name;
     if name == SPARE {
-        // The file has frames, although its final name was not durable yet.
+        // The file has the header of a journal's file, but was not renamed durably yet.
         name = file_name(header.file, header.sequence);
         os(&name, volume.rename(SPARE, &name))?;
     }
@@ -372,7 +373,7 @@ fn take_in(
 }
 
 impl Recovered {
-    /// Adds the state that the last file with frames records.
+    /// Takes over the state (reserve, epoch and ring) from the last file with frames.
     fn hear(&mut self, header: &FileHeader, heard: &Heard) {
         self.reserve = self.reserve.max(header.reserve).max(heard.reserve);
         self.epoch = self.epoch.max(heard.epoch);
@@ -380,8 +381,8 @@ impl Recovered {
     }
 }
 
-/// Returns the reserve, the epoch and the clean record (the stream's end) of a finished file. Reads the frames that the footer lists. If
-/// the footer is damaged, reads all frames.
+/// Returns the reserve, the epoch and the clean record of a finished file. A clean record says that nothing follows. Reads the frames that
+/// the footer lists. If the footer is damaged, reads all frames.
 fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::Result<Heard> {
     let size = volume.size(&file.name)?;
     let mut scanner = Scanner::new(volume, &file.name, size, file.header.salt);
@@ -407,8 +408,8 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
 
 /// Seals a file after its last whole frame. If bytes follow this frame, copies them to a separate file.
 ///
-/// If possible, writes the recorder's footer again with the same bytes, because the next file has the footer's checksum. Everything up to
-/// `durable` was durable.
+/// If possible, writes the recorder's footer again with the same bytes, because the next file refers to the footer by its checksum. All
+/// sequences up to `durable` were durable.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     let size = volume.size(name)?;

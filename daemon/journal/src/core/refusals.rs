@@ -1,4 +1,4 @@
-//! Refused operations: the writer abandons the open files, and begins another file.
+//! Handles operations that the disk refused: the writer abandons the open files, and begins another file.
 
 use super::mutant::{Mutant, is};
 use super::writer::{NEXT_FILE, Purpose, Spare, Writer};
@@ -54,7 +54,7 @@ impl Writer {
                 }
             }
         }
-        // The loss record was in an abandoned file.
+        // The loss record for these messages was in an abandoned file, so they count again as lost without a record.
         self.forgotten += std::mem::take(&mut self.named);
         self.freed = 0;
         self.written = self.durable;

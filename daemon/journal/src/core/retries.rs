@@ -1,4 +1,4 @@
-//! Tests of a writer whose disk refuses some steps, at times that the test sets.
+//! Tests of a writer whose disk refuses some steps. Each test sets the steps and the time.
 
 use super::sim::header;
 use super::{
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const RETRY: Duration = Duration::from_secs(5);
 const SIZE: u64 = 64 << 10;
-/// No test needs so many operations at one time. A writer that repeats itself without a pause exceeds this number.
+/// More operations than any test needs at one point of time. Only a writer that repeats operations without a pause exceeds this number.
 const MOST: usize = 100;
 
 struct Scene {
@@ -84,8 +84,8 @@ const fn is_create(step: &Step) -> bool {
     matches!(step, Step::Create { .. })
 }
 
-/// Tests a disk that takes writes but no syncs. An earlier mistake: the writer made one file after another without a pause, because each
-/// write counted as proof that the disk works.
+/// Tests a disk that accepts writes but refuses syncs. An earlier mistake: each write counted as proof that the disk works, so the writer
+/// made one file after another without a pause.
 #[test]
 fn a_disk_that_takes_writes_and_no_syncs_is_tried_again_after_a_pause() {
     for sync in [SyncPolicy::Interval(Duration::ZERO), SyncPolicy::None] {
@@ -94,7 +94,7 @@ fn a_disk_that_takes_writes_and_no_syncs_is_tried_again_after_a_pause() {
         scene.push(100);
         scene.run(is_sync);
         if sync == SyncPolicy::None {
-            // The frames of an abandoned file are no longer in memory. The next frame has the reserve, too.
+            // The frames of the abandoned file are no longer in memory. The next frame has the reserve again, so it needs a sync.
             scene.push(100);
             scene.run(is_sync);
             scene.push(100);
@@ -111,7 +111,7 @@ fn a_disk_that_takes_writes_and_no_syncs_is_tried_again_after_a_pause() {
     }
 }
 
-/// Tests a disk that renames no file or syncs no name, with each policy. The writer closes abandoned files nevertheless.
+/// Tests a disk that refuses to rename files or to sync names, with each policy. Nevertheless, the writer closes abandoned files.
 #[test]
 fn files_of_a_disk_that_takes_no_names_are_closed() {
     for sync in [SyncPolicy::Interval(Duration::from_millis(10)), SyncPolicy::Each, SyncPolicy::None] {
@@ -138,8 +138,8 @@ fn files_of_a_disk_that_takes_no_names_are_closed() {
     }
 }
 
-/// Tests a disk that cannot make the next file, while the present file takes frames. An earlier mistake: each write made another attempt,
-/// which takes all free space.
+/// Tests a disk that cannot make the next file, while frames still fit into the present file. An earlier mistake: after each write, the
+/// writer tried again, and each attempt takes all free space.
 #[test]
 fn a_next_file_that_cannot_be_made_is_tried_again_after_a_pause() {
     for sync in [SyncPolicy::Interval(Duration::ZERO), SyncPolicy::Each, SyncPolicy::None] {
@@ -166,8 +166,8 @@ fn a_next_file_that_cannot_be_made_is_tried_again_after_a_pause() {
     }
 }
 
-/// Without syncs, the frames of an abandoned file are no longer in memory. The channel is idle, so nothing is left to write. An earlier
-/// mistake: the writer's state stayed `Failed` until the next message, although the disk had taken a file.
+/// Without syncs, the frames of an abandoned file are no longer in memory. So on an idle channel, nothing is left to write. An earlier
+/// mistake: after the disk had made a new file, the writer's state stayed `Failed` until the next message.
 #[test]
 fn an_idle_journal_is_refused_only_until_its_disk_takes_a_file() {
     let mut scene = Scene::new(SyncPolicy::None);
@@ -207,13 +207,13 @@ fn messages_of_a_last_file_that_cannot_be_sealed_are_not_written() {
     assert!(scene.writer.written() + 1 < scene.next, "{}", scene.writer.written());
 }
 
-/// Without syncs, the messages of two abandoned files are counted. An earlier mistake: the loss record in the second file ended the count of
-/// the first file, although the record was lost, too.
+/// Without syncs, the lost messages of two abandoned files must be counted together. An earlier mistake: the loss record in the second file
+/// ended the count for the first file, although this record was lost, too.
 #[test]
 fn a_loss_that_only_an_abandoned_file_names_counts_again() {
     let is_write = |step: &Step| matches!(step, Step::Write { .. });
     let mut scene = Scene::new(SyncPolicy::None);
-    // The first frame has a reserve, so it is synced. The next one is not.
+    // The first frame has a reserve, so it is synced. The second frame is not synced.
     for _ in 0..2 {
         scene.push(100);
         scene.run(|_| false);
@@ -236,7 +236,7 @@ fn a_loss_that_only_an_abandoned_file_names_counts_again() {
     assert_eq!((scene.writer.durable() + 1, scene.writer.named), (scene.next, 0));
 }
 
-/// If a disk is only slow, a writer that is closing does not count it as failed, even though the next file could not be made.
+/// A closing writer does not count a slow disk as failed, even if the next file could not be made before.
 #[test]
 fn a_disk_that_seals_slowly_has_not_failed() {
     let mut scene = Scene::new(SyncPolicy::None);

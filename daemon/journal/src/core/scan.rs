@@ -10,18 +10,18 @@ use std::io;
 
 const CHUNK: usize = 64 << 10;
 
-/// The contents of a file's frames.
+/// The result of a scan of a file's frames.
 #[derive(Debug)]
 pub struct Scan {
     /// The state of the file after its last whole frame. With this state, the file can be sealed.
     pub composer: Composer,
-    /// Whole frames.
+    /// The number of whole frames.
     pub frames: u64,
     /// The greatest sequence that a frame reports as durable.
     pub durable: u64,
     /// The number of used bytes after the last whole frame.
     pub behind: u64,
-    /// If a footer follows the last whole frame, this is the footer's own header. The next file's header refers to this header.
+    /// The header of the footer that follows the last whole frame; `None` if there is no footer. The next file refers to this header.
     pub footer: Option<FrameHeader>,
     /// The reserve, the epoch and the clean end that the records of this file state.
     pub heard: Heard,
@@ -32,7 +32,7 @@ pub struct Scan {
 pub struct Heard {
     /// The greatest reserve; 0 for none.
     pub reserve: u64,
-    /// The next sequence, if the last record is a clean record, which says that the stream ended.
+    /// If the last record is a clean record, which says that nothing follows: the next sequence.
     pub clean: Option<u64>,
     /// The greatest epoch; 0 for none.
     pub epoch: u64,
@@ -91,7 +91,7 @@ impl Scan {
                     let Some((offset, head, said)) = scanner.beyond(&composer, &other)? else { break };
                     let loss = Loss { from: composer.due(), to: head.sequence - 1, cause: Cause::Torn };
                     let missing = (loss.to >= loss.from).then_some(loss);
-                    // A rebuilt footer is placed right after the last whole frame.
+                    // If frames are missing before the footer, recovery rebuilds the footer directly after the last whole frame.
                     let is_footer = head.kind == FrameKind::Footer;
                     composer.skip(if is_footer { composer.offset() } else { offset }, missing);
                     (head, said)
@@ -206,8 +206,8 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(())
     }
 
-    /// Returns the frame at `place` if the frame is whole. Returns nothing if the next frame's header is whole, but its chain does not
-    /// match this frame.
+    /// Returns the frame at `place`. Returns `None` if the frame is not whole, or if the next frame's header is whole but its chain value
+    /// does not match this frame.
     fn accept(&mut self, place: u64) -> io::Result<Option<(u64, FrameHeader, Box<FrameContents>)>> {
         if is(Mutant::TruncateAtFirstBad) {
             return Ok(None);
@@ -242,7 +242,7 @@ fn decode(bytes: &[u8], salt: u64) -> Option<FrameHeader> {
     FrameHeader::decode(bytes, salt).ok()
 }
 
-/// Reads the records of a frame. Returns `None` if they contradict the frame's header.
+/// Reads the records of a frame. Returns `None` if the records are invalid or contradict the frame's header.
 fn say(head: &FrameHeader, body: &[u8]) -> Option<FrameContents> {
     let draft = FrameDraft {
         kind: head.kind,

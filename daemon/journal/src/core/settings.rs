@@ -8,9 +8,9 @@ use std::time::Duration;
 pub enum Io {
     /// With `O_DIRECT`, in whole pages of the recorder's memory.
     ///
-    /// Direct writes need a fraction of the CPU time of `Buffered`, and do not fill the page cache. If a direct write fails, the write
-    /// itself returns the error. If the file system does not support direct writes, or keeps its files only in memory, the recorder uses
-    /// `Buffered`.
+    /// Direct writes need only a fraction of the CPU time of [`Buffered`](Self::Buffered), and do not fill the page cache. If a direct
+    /// write fails, the write itself returns the error. If the file system does not support direct writes, or keeps its files only in
+    /// memory, the recorder uses `Buffered`.
     #[default]
     Direct,
     /// Through the page cache.
@@ -32,7 +32,7 @@ impl Io {
 pub struct Settings {
     /// The policy for making written data safe from a power cut.
     pub sync: SyncPolicy,
-    /// The way in which bytes are written to the disk. Only the threads use this setting.
+    /// The way in which bytes are written to the disk. The recorder's threads use this setting, and its logic does not.
     pub io: Io,
     /// The size limit of a file in bytes. If the next frame would exceed it, the recorder finishes (seals) the file.
     pub file_bytes: u64,
@@ -72,6 +72,6 @@ pub enum State {
     /// The disk refused a write, and the recorder tries again. If memory becomes full meanwhile, messages are lost, and the journal lists
     /// them as lost.
     Failed,
-    /// Everything is written, safe and sealed.
+    /// The recording is closed: all frames are written and durable, and the last file is sealed.
     Closed,
 }

@@ -1,4 +1,4 @@
-//! The counts and sequences that a writer reports, and how they move.
+//! The counts and sequences that a writer reports, and the code that advances the durable sequence.
 
 use super::writer::Writer;
 use super::{Lane, State, SyncPolicy};
@@ -40,7 +40,7 @@ impl Writer {
         self.reserve
     }
 
-    /// The number of messages whose frames are in no file. Skipped sequences are no messages.
+    /// The number of messages that are in no file. Skipped sequences do not count.
     pub(crate) fn unwritten(&self) -> u64 {
         let waiting = self.waiting.iter().map(|frame| frame.draft.messages);
         let pending =
@@ -79,7 +79,7 @@ impl Writer {
         }
     }
 
-    /// Whether the writer needs a file: frames wait, or more frames can come.
+    /// Whether the writer needs an open file, because frames wait or more frames can come.
     pub(super) fn needs_a_file(&self) -> bool {
         !self.is_closing || !self.waiting.is_empty()
     }
@@ -94,7 +94,8 @@ impl Writer {
         self.pending.back().is_some_and(|last| last.reserve > self.reserve)
     }
 
-    /// Moves `durable` forward to the first frame that is not synced, or whose file does not have its final name yet.
+    /// Moves `durable` forward up to the first frame that is not safe yet: the frame is not synced, or its file does not have its final
+    /// name.
     pub(super) fn advance(&mut self) {
         while let Some(first) = self.pending.front() {
             let file = self.files.iter().find(|open| open.number == first.file);
@@ -103,9 +104,9 @@ impl Writer {
             }
             let first = self.pending.pop_front().expect("looked at above");
             self.durable = first.next;
-            // The first frame after an abandoned file is the loss record.
+            // If files were abandoned, the first frame after them is the loss record. So this record is durable now.
             self.named = 0;
-            // The disk has proved that it works.
+            // A durable frame proves that the disk works.
             (self.failures, self.retry_at) = (0, None);
             self.reserve = self.reserve.max(first.reserve);
             self.buffered -= first.size;

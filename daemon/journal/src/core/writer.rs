@@ -1,4 +1,4 @@
-//! Decides which frames are written at which time and place, and which sequences are durable.
+//! Decides when and to which file frames are written, and which sequences are durable.
 
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
@@ -10,16 +10,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The operation that makes a file ready before the present file is full. A failure is no fault of the present file.
+/// The operation that makes a file ready before the present file is full. If this operation fails, the present file stays in use.
 pub(crate) const NEXT_FILE: &str = "make the next file";
 
 /// The limit for the frames in one write. Each frame is two parts of a vectored write, and the kernel accepts 1024 parts.
 const GROUP_FRAMES: usize = 400;
 /// The number of zero bytes that are written after the frames, in the place of later frames. Without these zeros, a small durable write
-/// costs many times more, because the file system must also record new blocks.
+/// takes many times longer, because the file system must also record new blocks.
 const AHEAD: u64 = 768 << 10;
 
-/// A file that is written to, or is not finished yet.
+/// A file that is being written, or that is not finished yet.
 #[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) number: u64,
@@ -31,12 +31,12 @@ pub(super) struct Open {
     pub(super) written: u32,
     /// Number of frames whose contents in the file are safe.
     pub(super) synced: u32,
-    /// Zeros were written ahead up to this offset.
+    /// The offset up to which zeros were written ahead.
     touched: u64,
     pub(super) is_sealed: bool,
 }
 
-/// A frame that is not durable.
+/// A frame that was written but is not durable yet.
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     pub(super) file: u64,
@@ -72,7 +72,7 @@ pub(super) enum Spare {
 #[derive(Debug)]
 pub struct Writer {
     pub(super) settings: Settings,
-    /// The fields of the next file's header that depend on the last file.
+    /// The header of the newest file. When a file is sealed or abandoned, the fields about the previous file are set for the next header.
     pub(super) header: FileHeader,
     pub(super) pool: Pool,
     pub(super) salts: u64,
@@ -100,9 +100,9 @@ pub struct Writer {
     pub(super) reserve: u64,
     pub(super) buffered: usize,
     pub(super) bytes_written: u64,
-    /// Messages of abandoned files that are in memory no more, until a later frame is written.
+    /// The number of lost messages of abandoned files: their frames are no longer in memory, and no file lists them as lost yet.
     pub(super) forgotten: u64,
-    /// Messages that only a loss record names, until the record is durable.
+    /// The number of lost messages that a written loss record lists, until the record is durable.
     pub(super) named: u64,
     pub(super) is_closing: bool,
     /// Whether the last file was abandoned, and no new file was begun since then.
@@ -192,10 +192,10 @@ impl Writer {
         let (durable, first) = (self.durable(), self.header.sequence);
         if let Some(file) = self.active_file() {
             let is_full = next.is_some_and(|next| file.composer.offset() + next > room);
-            // Two files must not begin with the same sequence. Otherwise a reader that asks for this sequence could miss the records of one
-            // file.
+            // A file without a new sequence is not finished, because the next file would begin with the same sequence. A reader that asks
+            // for this sequence could then miss the records of one of the two files.
             let has_any = file.composer.due() > first;
-            // Each thread reads the clock before it takes the lock. So another thread might have begun the file later than `now`.
+            // The file can have begun later than `now`, because each thread reads the clock before it takes the lock.
             let age = now.mono.saturating_sub(file.begun);
             let is_old = has_any && roll_after.is_some_and(|most| age >= most);
             let is_over = is_closing && next.is_none();
@@ -208,7 +208,7 @@ impl Writer {
                 let bytes = size_of_all(&pieces);
                 let mut steps = Vec::new();
                 if offset + bytes >= limit {
-                    // A file gets its final size only after its trailer is durable.
+                    // A file gets its final size only after its trailer is durable, so until then it must be longer.
                     steps.push(Step::Resize { number, size: offset + bytes + PAGE as u64 });
                 }
                 steps.push(Step::Write { number, offset, pieces, ahead: 0, durable: false });
@@ -258,8 +258,8 @@ impl Writer {
         Some(page)
     }
 
-    /// Queues a loss record for those frames of an abandoned file that are no longer in memory. Only [`SyncPolicy::None`] drops frames
-    /// before they are durable.
+    /// Queues a loss record for the frames of an abandoned file that are no longer in memory. Only [`SyncPolicy::None`] drops frames before
+    /// they are durable.
     fn name_what_was_given_up(&mut self, now: Now) {
         let Some(first) = self.waiting.front() else { return };
         let (from, next, reserve, epoch) = (self.durable, first.draft.sequence, first.reserve, first.epoch);
@@ -390,15 +390,15 @@ impl Writer {
 
     fn succeeded(&mut self, doing: Purpose) {
         let each = self.settings.sync == SyncPolicy::Each;
-        // Whether a write proves that the disk works. With other policies, only durable frames prove it. A reserve is synced with any
-        // policy.
+        // Whether a write proves that the disk works: only if nothing must be synced. Otherwise only durable frames prove it. A reserve
+        // must be synced with each policy.
         let is_proof = self.settings.sync == SyncPolicy::None && !self.has_reserve();
         match doing {
             Purpose::Spare => {
                 self.spare = Spare::Ready(self.next_number);
                 self.spare_retry_at = None;
                 self.next_number += 1;
-                // If nothing is left to write, the new file is the only proof that the disk works.
+                // If no frame waits, no write can prove that the disk works. So the new file counts as the proof.
                 if self.waiting.is_empty() {
                     self.retry_at = None;
                 }

@@ -22,8 +22,8 @@ pub(super) struct Begun {
     pub(super) writer: Writer,
     /// Control records that follow the journal's last message. The ring delivers these records again, although the journal has them.
     pub(super) known: Vec<ControlRecord>,
-    /// A sequence and an epoch. If the ring has reached this sequence but has not delivered the beginning of this epoch, the recorder
-    /// records the epoch at this place.
+    /// A sequence and an epoch. If the ring has delivered all messages before this sequence without the beginning of this epoch, the
+    /// recorder records the epoch itself.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) first: u64,
     pub(super) missing: u64,
@@ -47,7 +47,7 @@ pub(super) fn begin(
     let took_over = recovered.last.is_some() && (1..epoch).contains(&recovered.epoch);
     let is_behind = recovered.last.is_some() && is_same_ring && {
         if took_over {
-            // A publisher took over while nobody recorded. The ring has a record of the takeover.
+            // A publisher took over while no recorder ran. The subscriber must read the ring's record of this takeover.
             subscriber.go_on_after_epoch(recovered.epoch);
         }
         go_behind(&mut subscriber, recovered.due - 1)
@@ -84,20 +84,20 @@ pub(super) fn begin(
     Ok(Begun { directory, subscriber, packer, writer, known, epoch_by, first: due, missing })
 }
 
-/// Moves the subscriber to the end of the journal. Returns the sequences that the ring no longer has.
+/// Moves the subscriber to the message after the journal's last message. Returns the sequences in between that the ring no longer has.
 fn place(
     subscriber: &mut Subscriber,
     recovered: &Recovered,
     path: &Path,
 ) -> Result<Option<Loss>, RecordError> {
     if recovered.last.is_none() {
-        // Messages that the ring lost before the recording are recorded as lost.
+        // Messages that the ring had overwritten before the recording began are recorded as lost.
         let (from, next) = (subscriber.first_sequence(), subscriber.next_sequence());
         let is_missing = next > from && !fault!("a_recorder_names_no_loss");
         return Ok(is_missing.then(|| Loss { from, to: next - 1, cause: Cause::Unrecorded }));
     }
     let due = recovered.due;
-    // If the journal names this ring, the ring continued while nobody recorded.
+    // Whether the journal's last records come from this ring. If so, the ring continued while no recorder ran.
     let is_known = recovered.ring == Some(subscriber.header().uuid);
     let behind = |channel| RecordError::Behind { path: path.to_owned(), journal: due, channel };
     // The subscriber must not seek here, because a seek would skip the control records before the message.
@@ -121,8 +121,8 @@ fn place(
     Ok(Some(Loss { from: due, to: first - 1, cause }))
 }
 
-/// Returns how many sequences of a loss might have been messages. A new ring begins after the journal's reserve. The sequences up to the
-/// reserve were skipped, so they do not count.
+/// Returns how many sequences of a loss might have been messages. If the ring is new, it began after the journal's reserve. Its sequences
+/// up to the reserve were skipped, so they do not count.
 fn missing(loss: &Loss, recovered: &Recovered, is_same_ring: bool) -> u64 {
     if loss.cause != Cause::Unrecorded {
         return 0;
@@ -143,18 +143,18 @@ fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
             Ok(Some(Event::Message(message))) => return message.sequence == sequence,
             Ok(Some(Event::Gap { to, .. })) if to >= sequence => return to == sequence,
             Ok(Some(Event::Lapped(_)) | None) | Err(_) => return false,
-            // This record comes before the message, so the journal already has the record.
+            // An event before the message: the journal already has it.
             Ok(Some(_)) => {}
         }
     }
 }
 
-/// The end of a journal, as its readers see it.
+/// The last records of a journal, as its readers see them.
 #[derive(Default)]
 struct Last {
     /// The control records after the last message.
     controls: Vec<ControlRecord>,
-    /// The latest wall clock of a message.
+    /// The latest wall-clock time of a message.
     latest_ns: u64,
 }
 
@@ -162,7 +162,8 @@ impl Last {
     /// Reads the last records of the journal. `due` is the sequence of the next message.
     fn of(path: &Path, due: u64) -> Result<Self, RecordError> {
         let journal = Journal::open(path)?;
-        // The index time of a frame is not before any record of earlier frames. So only the last records must be read.
+        // A frame's index time is at least as late as all records of earlier frames. So only the last records must be read to find the
+        // latest time.
         let indexed =
             journal.files().iter().filter_map(|file| file.trailer).map(|trailer| trailer.greatest_ns);
         let mut last = Self { controls: Vec::new(), latest_ns: indexed.max().unwrap_or(0) };
@@ -185,14 +186,14 @@ impl Last {
     }
 }
 
-/// Moves the subscriber to the oldest message in the ring, and returns the message's sequence. A publisher can overwrite messages at the
-/// same time.
+/// Moves the subscriber to the oldest message in the ring, and returns the message's sequence. The publisher can overwrite messages during
+/// the call.
 fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     let mut wanted = 1;
     loop {
         match subscriber.seek(wanted) {
             Ok(()) => return Ok(wanted),
-            // The subscriber is already there, before the control records that a seek would skip.
+            // The subscriber is already at the oldest message, before its control records. A seek would skip these records.
             Err(LocateError::TooOld { oldest, .. }) if oldest == subscriber.next_sequence() => {
                 return Ok(oldest);
             }

@@ -15,17 +15,17 @@ use std::time::Duration;
 
 /// The largest number of events that are packed before the clock and the disk are checked again.
 const BATCH: usize = 4096;
-/// If this many closed frames wait, they are passed to the writer.
+/// The number of waiting closed frames at which the frames are passed to the writer.
 const CLOSED: usize = 4;
 /// A frame that is not full is closed after this time.
 const LINGER: Duration = Duration::from_millis(4);
-/// The shortest sleep with other policies than [`SyncPolicy::Each`], and the longest sleep with [`SyncPolicy::Each`].
+/// The sleep while memory is full. It is also the longest sleep with [`SyncPolicy::Each`], and the shortest sleep with the other policies.
 const NAP: Duration = Duration::from_micros(200);
-/// Longest sleep.
+/// The longest sleep with other policies than [`SyncPolicy::Each`].
 const LONG_NAP: Duration = Duration::from_millis(1);
 /// Shortest sleep with [`SyncPolicy::Each`].
 const SHORT_NAP: Duration = Duration::from_micros(20);
-/// Assumed highest rate of a ring, in bytes per nanosecond.
+/// The highest rate at which a publisher is assumed to fill a ring, in bytes per nanosecond.
 const BYTES_A_NS: u64 = 4;
 
 /// Interval at which the names of the directory and its files are checked.
@@ -38,7 +38,7 @@ pub(super) struct Naps {
     longest: Duration,
     /// The time for which nothing was published.
     silence: Duration,
-    /// If fewer bytes than this were published, the recorder sleeps as if no bytes had been published.
+    /// If a batch has fewer bytes than this, the recorder sleeps as if the ring had been empty.
     little: usize,
 }
 
@@ -53,7 +53,7 @@ impl Naps {
         Self { shortest: nap, longest: nap, silence: Duration::ZERO, little: (capacity / 256) as usize }
     }
 
-    /// Whether very few bytes were published. If so, the recorder sleeps as if no bytes had been published.
+    /// Whether a batch of `bytes` bytes is so small that the recorder sleeps as if the ring had been empty.
     const fn is_little(&self, bytes: usize) -> bool {
         bytes < self.little
     }
@@ -78,24 +78,24 @@ pub(super) struct Drain {
     pub(super) next: u64,
     /// Control records at the recording's first sequence. The ring delivers these records again, although the journal has them.
     pub(super) known: Vec<ControlRecord>,
-    /// A sequence and an epoch. If the ring has reached this sequence but has not delivered the beginning of this epoch, the recorder
-    /// records the epoch at this place.
+    /// A sequence and an epoch. If the ring has delivered all messages before this sequence without the beginning of this epoch, the
+    /// recorder records the epoch itself.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) naps: Naps,
     /// Bytes of messages in the last batch.
     pub(super) came: usize,
-    /// Whether frames are closed as soon as the disk is idle.
+    /// Whether frames are closed as soon as the disk is idle, as with [`SyncPolicy::Each`].
     pub(super) is_each: bool,
     /// The time at which the names of the directory and its files are checked again.
     pub(super) look_at: Duration,
 }
 
 impl Drain {
-    /// Records until the channel cannot be read any more, or until the recorder must stop. Before a stop, takes all messages that were
-    /// already published. Returns how many messages stay in the ring because the disk accepted no more.
+    /// Records until the channel cannot be read any more, or until the recorder must stop. Before it stops, takes all messages that were
+    /// published before the order to stop. Returns how many messages stay in the ring because the disk accepted no more.
     pub(super) fn run(mut self) -> Result<u64, RecordError> {
         if self.is_each {
-            // Without this call the kernel lets each sleep last 50 us longer. If the call fails, messages become durable a little later.
+            // Without this call, the kernel can extend each sleep by 50 us. If the call fails, messages become durable a little later.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
         }
         let mut last = None;
@@ -128,8 +128,8 @@ impl Drain {
         }
     }
 
-    /// Returns how many messages stay in the ring, up to the sequence `last`. Skipped sequences are no messages. A gate keeps its messages
-    /// for the next recorder, so they are counted without being received.
+    /// Returns how many messages stay in the ring, up to the sequence `last`. Skipped sequences are no messages. If the recorder has a
+    /// gate, they are counted without being received, because the gate keeps unreceived messages for the next recorder.
     fn left(&mut self, last: u64) -> u64 {
         if self.subscriber.gate().is_some() {
             return self.subscriber.messages_up_to(last);
@@ -161,8 +161,8 @@ impl Drain {
         *came = 0;
         packer.at(now, ticks);
         let (mut messages, mut restarted, mut overrun, mut gaps) = (0, false, 0, 0);
-        // Whether the recording began before anybody had published. The ring delivers no event for the epoch of its first publisher, so the
-        // recorder records this epoch itself, before the first event of that publisher.
+        // Whether the epoch of the ring's first publisher must still be recorded. The ring delivers no event for this epoch, so the
+        // recorder records it before the first event of that publisher.
         let mut is_unstated = packer.epoch() == 0 && epoch_by.is_none();
         let taken = subscriber.recv_batch(BATCH, |event| {
             let is_first = std::mem::take(has_moved);
@@ -181,8 +181,8 @@ impl Drain {
                 Event::Restarted => restarted = true,
                 other => {
                     *next = behind(&other).unwrap_or(*next);
-                    // A continued recording can begin to read the ring before the end of the journal. The journal already has the events
-                    // before its end.
+                    // A continued recording can begin to read the ring before the journal's end. These events are skipped, because the
+                    // journal already has them.
                     if *next >= packer.due() {
                         shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
                         if !is_known(known, &other) {
@@ -198,7 +198,7 @@ impl Drain {
                 ControlFlow::Continue(())
             }
         });
-        // A batch that ends with an error can have events before the error.
+        // The counts are stored even if the batch ended with an error, because events can come before the error.
         shared.drained.store(packer.due() - 1, Ordering::Relaxed);
         shared.messages.fetch_add(messages, Ordering::Relaxed);
         shared.overrun.fetch_add(overrun, Ordering::Relaxed);
@@ -209,13 +209,13 @@ impl Drain {
         }
         let is_elsewhere = self.follow_ring()?;
         self.state_epoch(taken);
-        // Another ring might have more events.
+        // If the channel has moved to another ring, the result is not 0, because the other ring might have more events.
         Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
-    /// Records the epoch that the last batch of `taken` events has reached, if no event of the ring has reported this epoch.
+    /// Records the epoch of the ring, if the ring's events do not report it. `taken` is the number of events in the last batch.
     fn state_epoch(&mut self, taken: usize) {
-        // The first publisher might have published nothing yet. So the state of the ring also counts.
+        // If the first publisher has published nothing yet, its epoch comes from the state of the ring.
         let Self { packer, subscriber, epoch_by, .. } = self;
         let stated = match *epoch_by {
             Some((by, epoch)) => (packer.due() >= by || taken == 0).then_some(epoch),
@@ -229,8 +229,8 @@ impl Drain {
         }
     }
 
-    /// If the channel has moved to another ring, lets the next events go to another file, and returns true. This is early enough: a batch
-    /// ends at the move, so the packer has no event of the new ring yet.
+    /// If the channel has moved to another ring, begins another file for the next events, and returns true. A batch ends at such a move, so
+    /// the packer has no event of the new ring yet.
     fn follow_ring(&mut self) -> Result<bool, RecordError> {
         let found = self.subscriber.header().uuid;
         if found == self.ring {
@@ -259,7 +259,7 @@ impl Drain {
         let now = self.shared.now();
         let mut writer = self.shared.writer();
         let is_late = self.packer.open_for(now).is_some_and(|age| age >= LINGER);
-        // While the disk is busy, more events are packed into the frame.
+        // While the disk is busy, the frame stays open, so that more events fit into it.
         let is_wanted = if self.is_each { writer.is_idle() } else { is_late && !writer.is_behind() };
         if is_over || is_wanted {
             self.packer.close();
@@ -280,7 +280,7 @@ fn behind(event: &Event<'_>) -> Option<u64> {
     }
 }
 
-/// Whether the journal already has exactly this record. If so, removes it from `known`.
+/// Whether the event is a control record that the journal already has. If so, removes this record from `known`.
 fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
     let control = match *event {
         Event::End => ControlRecord::End,
@@ -298,8 +298,8 @@ fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
 /// how many unread messages the ring overwrote, and how many sequences are in a gap of the ring.
 fn note(packer: &mut Packer, event: &Event<'_>, is_first: bool) -> (u64, u64) {
     match *event {
-        // A reserve is at least this far ahead of the published sequences. So the channel's memory was lost, and the channel continues
-        // after the reserve.
+        // A reserve is at least this far ahead of the published sequences. So this jump in a new ring means that the channel's memory was
+        // lost, and that the channel continues after the reserve.
         Event::Lapped(lapped) if is_first && lapped.missed >= RESERVE / 2 => {
             packer.loss(lapped.resumed_at - 1, Cause::Reserve);
         }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The longest pause between two checks whether the recorder has ended.
+/// The pause between two checks whether a stopping recorder has written everything.
 const NAP: Duration = Duration::from_micros(200);
 /// If reading the wall clock and the monotonic clock takes this long, both are read again. Otherwise the delay would look like a step of
 /// the wall clock. This time is a tenth of the smallest step of the wall clock that the journal records.
@@ -254,22 +254,22 @@ impl Recorder {
         Ok(Self { shared, drain, lanes })
     }
 
-    /// Returns the progress. Takes the writer's lock for a short time.
+    /// Returns the progress. Holds the writer's lock for a short time.
     pub fn progress(&self) -> Progress {
         self.shared.progress()
     }
 
-    /// Returns the disk errors since the last call, each with the name of the failed operation, and with what the recorder does now. If files are synced, an error alone loses
-    /// no message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), an error can lose messages of an abandoned file, and the
-    /// journal lists them as lost.
+    /// Returns the disk errors since the last call, each with the name of the failed operation. The text of an error also says what the
+    /// recorder does now. If files are synced, an error alone loses no message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None),
+    /// an error can lose messages of an abandoned file, and the journal lists them as lost.
     pub fn errors(&self) -> Vec<DiskError> {
         let mut writer = self.shared.writer();
         let error = |(what, error)| DiskError { what, error };
         std::iter::from_fn(|| writer.take_error()).map(error).collect()
     }
 
-    /// Does the same as [`Keep::trim`]. While a recorder runs, remove files of its journal only by this call. If another program removes a
-    /// file that the recorder has written, the recorder ends with [`RecordError::Moved`].
+    /// Removes the oldest files of the journal, as [`Keep::trim`] does. While a recorder runs, remove files of its journal only by this
+    /// call. If another program removes a file that the recorder has written, the recorder ends with [`RecordError::Moved`].
     ///
     /// # Errors
     /// The same errors as for [`Keep::trim`].
@@ -299,11 +299,11 @@ impl Recorder {
         !self.drain.is_finished()
     }
 
-    /// Does the same as [`stop`](Self::stop), for a channel on which nobody publishes any more. `next` is the channel's next sequence. The
-    /// caller must hold the channel's writer lock until this call returns.
+    /// Stops the recorder of a channel on which nobody publishes any more, as [`stop`](Self::stop) does. `next` is the channel's next
+    /// sequence. The caller must hold the channel's writer lock until this call returns.
     ///
-    /// If the recorder has every message before `next`, it ends the journal with a clean record, so that a later ring of the channel skips
-    /// no sequence.
+    /// If the recorder has recorded every message before `next`, it ends the journal with a clean record. Because of this record, a later
+    /// ring of the channel skips no sequence.
     ///
     /// # Errors
     /// The same errors as for [`stop`](Self::stop).
@@ -330,7 +330,7 @@ impl Recorder {
             if writer.state() == State::Closed {
                 break;
             }
-            // If the folder was removed, no attempt can succeed.
+            // If the folder was removed, further attempts to write cannot succeed.
             if shared.is_given_up(&writer) || is_gone && writer.state() == State::Failed {
                 drop(writer);
                 return Err(unwritten(&shared, ended));
@@ -341,7 +341,7 @@ impl Recorder {
         let named = shared.directory.check_all_names();
         let _ = shared.directory.remove_spare();
         let progress = shared.progress();
-        // Without syncs, a file that cannot be sealed can lack messages that are no longer in memory.
+        // Without syncs, if the last file could not be sealed, its messages can be lost, because they are no longer in memory.
         let ended = if is_short(&shared, &ended) { Err(unwritten(&shared, ended)) } else { ended };
         drop(shared);
         for lane in lanes {
@@ -358,8 +358,8 @@ fn is_short(shared: &RecorderState, ended: &Result<u64, RecordError>) -> bool {
     is_left || shared.drained.load(Ordering::Relaxed) > shared.writer().written()
 }
 
-/// Returns the reason why a recording ends before its disk has accepted everything. If the folder was removed, this is the reason.
-/// Otherwise, if messages were lost, the loss is the reason, and not the error with which the reading of the channel ended.
+/// Returns the error of a recording that ends before its disk has accepted all messages. If the folder was removed, this is the error.
+/// Otherwise, if messages were lost, their loss is the error, even if the reading of the channel also ended with an error.
 fn unwritten(shared: &RecorderState, ended: Result<u64, RecordError>) -> RecordError {
     let unwritten = shared.writer().unwritten();
     match (is_short(shared, &ended), ended) {

@@ -22,7 +22,7 @@ impl Name {
         unsafe { zeroed() }
     }
 
-    /// Converts an address. Returns it with its number of bytes.
+    /// Converts an address to the kernel's form. Also returns the number of its bytes.
     pub(super) fn of(address: SocketAddr) -> (Self, libc::socklen_t) {
         let mut name = Self::none();
         let bytes = match address {
@@ -49,8 +49,8 @@ impl Name {
         (name, bytes as libc::socklen_t)
     }
 
-    /// Converts the address that the kernel wrote here. The caller gave the kernel the value of [`none`](Self::none). Returns `0.0.0.0:0`
-    /// if the kernel wrote no address, or an address of another family.
+    /// Converts the address that the kernel wrote into this memory, which was [`none`](Self::none) before. Returns `0.0.0.0:0` if the
+    /// kernel wrote no address, or an address of another family.
     pub(super) fn address(&self) -> SocketAddr {
         // SAFETY: all bytes are initialised, and any bytes are a valid sockaddr_in.
         let v4 = unsafe { self.v4 };

@@ -23,16 +23,16 @@ pub use sending::{Segments, Sent, send, send_segmented};
 /// Greatest number of datagrams that one system call carries.
 pub const BATCH: usize = 32;
 
-/// Of this many datagrams in a row that arrive alone, only one gets a time stamp.
+/// If datagrams arrive alone one after another, only one in this many gets a time stamp.
 const ALONE_PER_STAMP: u32 = 16;
 
-/// The size in words of a buffer for control messages, which have a time stamp and a segment length. The buffer has the alignment that such
-/// messages need.
+/// The size in words of a buffer for the kernel's control messages (a time stamp and a segment length). Words have the alignment that
+/// control messages need.
 const CONTROL_WORDS: usize = 16;
 type ControlWords = [u64; CONTROL_WORDS];
 
-/// The size in bytes of a slot for datagrams that the kernel merges: the largest datagram, and nine cache lines more. Without these
-/// additional lines, the beginnings of all slots would be in the same sets of a cache.
+/// The size in bytes of a slot for datagrams that the kernel merges: the largest datagram, and nine cache lines more. Without the nine
+/// lines, all slots would begin in the same sets of the CPU's cache.
 const MERGED_SLOT_BYTES: usize = (1 << 16) + 9 * 64;
 
 /// The buffers of a batch of datagrams.
@@ -51,14 +51,14 @@ pub struct Inbox {
     alone: u32,
 }
 
-/// A function that returns the length of each datagram in merged bytes. The last datagram can be shorter.
+/// A function that computes from the bytes of merged datagrams how long each datagram is. The last datagram can be shorter.
 pub type SegmentOf = fn(&[u8]) -> usize;
 
 /// One delivery of the kernel: a datagram, or several merged datagrams.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     bytes: usize,
-    /// Bytes of each datagram in this delivery.
+    /// Length of each datagram in this delivery. The last one can be shorter.
     segment: usize,
     from: SocketAddr,
     is_truncated: bool,
@@ -87,7 +87,7 @@ pub struct Datagram<'a> {
     /// The time at which the kernel received the datagram, in nanoseconds since 1970. `None` if the socket has no time stamps
     /// (`SO_TIMESTAMPNS`), or if the call did not request one.
     pub time_ns: Option<u64>,
-    /// Whether the kernel had merged this datagram with others.
+    /// Whether the kernel delivered this datagram merged with others.
     pub is_merged: bool,
 }
 
@@ -122,10 +122,10 @@ impl Inbox {
     /// in which merged datagrams count as one. Never waits. Cost: one system call, no allocation.
     ///
     /// - The first call requests one datagram. If a call gets as many datagrams as it requested, the next call requests twice as many.
-    ///   Otherwise the next call requests half as many. A request for one datagram is the fastest for a datagram that arrives alone,
-    ///   because the kernel checks the queue once more if it has fewer datagrams than requested.
+    ///   Otherwise the next call requests half as many. For a datagram that arrives alone, a request for one datagram is the fastest: if
+    ///   fewer datagrams wait than requested, the kernel checks the queue once more.
     /// - From the third datagram in a row that arrived alone, only one in 16 has a time stamp, because control messages take the kernel a
-    ///   third of a microsecond. While datagrams arrive faster than they are taken, each datagram has a time stamp.
+    ///   third of a microsecond. While datagrams arrive faster than they are received, each datagram has a time stamp.
     ///
     /// # Errors
     /// The error of `recvmmsg`, such as an ICMP error on an earlier send. If no datagram waits, the result is 0, which is no error.
@@ -193,9 +193,9 @@ impl Inbox {
         header.msg_control = controls.as_mut_ptr().cast();
         header.msg_controllen = size_of::<ControlWords>() as _;
         let (fd, flags) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT);
-        // The C library's own call is a cancellation point, which costs two locked instructions in a program with threads.
-        // SAFETY: `fd` is open as long as `socket` is borrowed; the header names one slot, one address and one control buffer with
-        // their true lengths, all of which outlive the call.
+        // This is the system call itself. The C library's function is a cancellation point, which costs two locked instructions in a
+        // program with threads. SAFETY: `fd` is open as long as `socket` is borrowed; the header names one slot, one address and one
+        // control buffer with their true lengths, all of which outlive the call.
         let bytes = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, flags) };
         let bytes = match Errno::result(bytes) {
             Ok(bytes) => bytes as usize,
@@ -273,7 +273,7 @@ impl Inbox {
         arrivals.flat_map(|(at, arrival)| {
             let slot = &self.slab[at * self.slot_bytes..][..arrival.bytes];
             let mut next = Some(0);
-            // This closure also returns an empty datagram. Unlike `step_by`, it does not divide.
+            // This closure is used in place of `step_by`, because it also returns an empty datagram, and does not divide.
             std::iter::from_fn(move || {
                 let at = next?;
                 let end = slot.len().min(at + arrival.segment);
@@ -333,7 +333,7 @@ impl Controls {
     }
 }
 
-/// Switches merging (`UDP_GRO`) on or off. With merging, the kernel merges equally long datagrams of one sender if it finds several at a
+/// Switches merging (`UDP_GRO`) on or off. With merging, the kernel merges equally long datagrams of one sender if several arrive at a
 /// time. Only an inbox made by [`Inbox::merging`] separates merged datagrams again. Keep that inbox for a while after merging is switched
 /// off, because merged datagrams can still wait at the socket.
 ///

@@ -18,7 +18,7 @@ const MOST_SEGMENTED_BYTES: usize = 65_000;
 pub struct Sent {
     /// Number of datagrams that the kernel accepted.
     pub sent: u64,
-    /// The number of datagrams that the kernel accepted and that were sent together with others, as one segmented packet.
+    /// How many of the `sent` datagrams were part of a segmented packet with others.
     pub segmented: u64,
     /// Number of datagrams that the kernel refused. They are skipped.
     pub refused: u64,
@@ -45,7 +45,7 @@ pub enum Segments {
 /// - On a blocking socket the call waits while the send buffer is full, at most for the socket's timeout (`SO_SNDTIMEO`). A datagram that
 ///   finds no room in that time is refused, and so are all datagrams after it.
 ///
-/// Cost: one system call for [`BATCH`] datagrams, no allocation.
+/// Cost: one system call for up to [`BATCH`] datagrams, no allocation.
 pub fn send<'a>(
     socket: impl AsFd,
     to: impl Into<Option<SocketAddr>>,
@@ -54,8 +54,8 @@ pub fn send<'a>(
     send_segmented(socket, to, datagrams, &mut Segments::Off)
 }
 
-/// Does the same as [`send`]. With [`Segments::On`], datagrams of the same length that follow one another are sent as one packet. The last
-/// datagram of the packet can be shorter than the others. A single datagram is sent as usual.
+/// Sends datagrams as [`send`] does. With [`Segments::On`], datagrams of the same length that follow one another are sent as one packet.
+/// The last datagram of the packet can be shorter than the others. A single datagram is sent as usual.
 ///
 /// If the kernel refuses segmentation, `segments` becomes [`Segments::Refused`] with the reason, and each datagram is sent by itself. No
 /// datagram is lost. The kernel refuses in three cases: a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), the
@@ -123,7 +123,8 @@ fn send_many<'a>(
             filled += 1;
         }
         let mut done = 0;
-        // The index of a datagram that was not sent because the kernel reported the refusal of an earlier one.
+        // The index of a datagram that was not sent, because in its place the kernel reported the refusal of an earlier one. It is sent
+        // again once.
         let mut left_out = None;
         while done < filled {
             calls.fill(&mut vectors[done..filled], name, *segments == Segments::On);
@@ -158,7 +159,8 @@ fn send_many<'a>(
     total
 }
 
-/// Whether the error can mean that the kernel refused only to split the packet. The kernel can then accept the same datagrams one by one.
+/// Whether the error can mean that the kernel refused only to split the packet into datagrams. If so, it can still accept the datagrams one
+/// by one.
 fn refuses_segments(error: Errno) -> bool {
     matches!(error, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE | Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)
 }

@@ -154,8 +154,8 @@ fn segments_arrive_as_the_datagrams_that_they_were() {
         .unwrap();
     let (datagrams, mut segments) = (rows(), Segments::On);
     let sent = send_segmented(&near, to, datagrams.iter().map(Vec::as_slice), &mut segments);
-    // The first batch is sent as packets of 20, 6 and 6 datagrams, and the second batch as one packet of 32. In the third batch, the last
-    // three datagrams follow an empty one.
+    // The first batch is sent as packets of 20, 6 and 6 datagrams, and the second batch as one packet of 32. In the third batch, two
+    // datagrams are sent alone: the longer one and the empty one.
     let alone = 2;
     assert_eq!(segments, Segments::On);
     assert_eq!((sent.sent, sent.refused), (datagrams.len() as u64, 0));
@@ -187,7 +187,8 @@ fn datagrams_that_the_kernel_put_together_are_taken_apart() {
     }
 }
 
-/// Datagrams that arrive alone are received without control messages. So the kernel cannot report that it merged such datagrams.
+/// After some datagrams that arrived alone, the inbox receives the next delivery without control messages. So the kernel cannot report that
+/// this delivery has merged datagrams.
 #[test]
 fn what_seemed_to_come_alone_is_taken_apart_by_its_bytes() {
     let (near, far, to) = pair();

@@ -28,8 +28,8 @@
 //! - A gap completes sequences whose messages will never arrive.
 //! - An end and a takeover complete no sequence. A takeover says that another writer continues.
 //!
-//! A reader can judge a block by the block alone: the sequences give the block's place in the stream, and the CRC covers all its bytes. So
-//! readers notice it if the log reorders, loses or damages blocks.
+//! A reader needs only the block itself to judge it: the sequences give the block's place in the stream, and the CRC covers all its bytes.
+//! So readers notice if the log reorders, loses or damages blocks.
 //!
 //! The seal covers the body and the 72 bytes of the head, with 0 in place of the block's own CRC. The CRC is computed after sealing, over
 //! the sealed bytes. So the CRCs and the links between blocks can be checked without keys ([`seal`](super::seal)).
@@ -95,16 +95,16 @@ pub enum Kind {
 /// The stream and the session under which a channel is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Carried {
-    /// The stream.
+    /// The stream to which the messages belong.
     pub stream: Stream,
-    /// The session.
+    /// The session under which receivers see the stream.
     pub session: Session,
 }
 
 /// The name of a block. The servers keep this name beside the block. An append can require that the log's last entry has a given name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockId {
-    /// The number of the writer.
+    /// The random number of the block's writer.
     pub writer: u64,
     /// The number of the block among those of its writer.
     pub number: u64,
@@ -128,13 +128,13 @@ impl fmt::Display for BlockId {
 /// The fields of a block before its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// The kind of the content.
+    /// The kind of the block's content.
     pub kind: Kind,
     /// The error of the writer's clock, in units of 10 us.
     pub clock_error: u16,
-    /// The stream.
+    /// The stream to which the messages belong.
     pub stream: Stream,
-    /// The session.
+    /// The session under which receivers see the stream.
     pub session: Session,
     /// The ID of the key that sealed the body; 0 if the body is not sealed.
     pub key: u8,
@@ -146,7 +146,7 @@ pub struct Head {
     pub before: u32,
     /// The CRC of this block.
     pub crc: u32,
-    /// The number of the writer.
+    /// The random number of the block's writer.
     pub writer: u64,
     /// The number of the block among those of its writer.
     pub number: u64,
@@ -340,14 +340,14 @@ pub fn stamp(block: &mut [u8]) -> u32 {
     crc
 }
 
-/// The offset in the buffer at which [`RecordWriter`] begins its packet. With this offset, the packet's body is at the place of the block's
-/// body.
+/// The offset in the buffer at which [`RecordWriter`] begins its packet. With this offset, the packet's body lies where the block's body
+/// must lie.
 const SHIFT: usize = HEAD_BYTES - PACKET_HEAD_BYTES;
 
 /// A block without its head. The head contains the CRC of the previous block, and that CRC is known only when the block is appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
-    /// The kind of the content.
+    /// The kind of the block's content.
     pub kind: Kind,
     /// The first sequence of the block.
     pub first: u64,
@@ -402,7 +402,7 @@ fn with_room(bytes: &[u8]) -> Vec<u8> {
     copy
 }
 
-/// Returns the buffer with `bytes` bytes of any content.
+/// Resizes the buffer to `bytes` bytes. Their content does not matter.
 fn with_place(mut buffer: Vec<u8>, bytes: usize) -> Vec<u8> {
     buffer.resize(bytes, 0);
     buffer
@@ -414,7 +414,7 @@ pub fn max_whole_bytes(block_bytes: usize) -> usize {
     block_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
 }
 
-/// The most buffers that are kept for the next blocks.
+/// The greatest number of buffers that are kept for later blocks.
 const MOST_SPARE: usize = 64;
 
 /// Messages that are being put into a block.
@@ -428,7 +428,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Makes an empty block. With its seal, it will have at most `block_bytes` bytes.
+    /// Begins an empty block. The finished block, with its seal, has at most `block_bytes` bytes.
     pub fn new(block_bytes: usize) -> Packing {
         let buffer = with_place(Vec::with_capacity(block_bytes), block_bytes - SEAL_BYTES);
         Packing { buffer, records: RecordWriter::new(0), first: 0, spare: Vec::with_capacity(MOST_SPARE) }

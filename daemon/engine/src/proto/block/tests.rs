@@ -122,7 +122,7 @@ fn a_buffer_that_is_used_again_brings_nothing_of_its_earlier_block() {
     let first = fill(&mut packing, 1, 100, 1);
     let place = first.as_ptr();
     packing.give(first);
-    // The packing already has a buffer of its own. The next buffer is the one that was given.
+    // The packing fills its own buffer first. After that, it uses the buffer that was given back.
     let second = fill(&mut packing, 2, 30, 50);
     assert_ne!(second.as_ptr(), place);
     let third = fill(&mut packing, 3, 7, 100);

@@ -11,7 +11,7 @@ use crate::proto::want::Want;
 pub struct ReaderConfig {
     /// The first sequence to deliver if the ring is empty. `None` means the oldest sequence in the log.
     pub from: Option<u64>,
-    /// The time after which the reader gives up a message that no writer has. `None` means that the reader never gives up a message.
+    /// If no writer sends a missing message for this time, the reader gives it up. `None` means that the reader never gives up a message.
     pub give_up_ns: Option<u64>,
 }
 
@@ -20,11 +20,11 @@ pub struct ReaderConfig {
 pub enum Delivery<'a> {
     /// A message.
     Message {
-        /// The sequence.
+        /// The sequence of the message.
         sequence: u64,
-        /// The bytes.
+        /// The bytes of the message.
         data: &'a [u8],
-        /// The marks.
+        /// The message's tag, key flag and time.
         meta: Meta,
     },
     /// These messages will never arrive.
@@ -34,9 +34,9 @@ pub enum Delivery<'a> {
     },
     /// A session begins, at the sequence `next`.
     Session {
-        /// The session.
+        /// The session that begins.
         session: Session,
-        /// The next sequence.
+        /// The next sequence to be delivered.
         next: u64,
     },
     /// The publisher closed the channel.
@@ -57,10 +57,10 @@ pub enum Ask {
     Want(Want),
 }
 
-/// The counts of a reader.
+/// The counters of a reader.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReaderCounters {
-    /// Blocks that had something new.
+    /// Blocks with new content.
     pub blocks: u64,
     /// Blocks that were not valid.
     pub damaged: u64,
@@ -68,7 +68,7 @@ pub struct ReaderCounters {
     pub unopened: u64,
     /// Sequences that had arrived before in another block.
     pub repeated: u64,
-    /// Blocks whose CRC of the previous block does not match the block before them in the log.
+    /// Blocks whose stored CRC of the previous block differs from the CRC of the block before them in the log.
     pub chain_breaks: u64,
     /// The number of times that the reader searched the log for the block that it needs next.
     pub searches: u64,
@@ -80,6 +80,6 @@ pub struct ReaderCounters {
     pub mended: u64,
     /// Requests to writers.
     pub wanted: u64,
-    /// Sequences that were given up because nobody answered with them. Gaps that the log or a writer reports do not count.
+    /// Missing sequences that the reader gave up, because no answer had them. Gaps that the log or a writer reports do not count.
     pub given_up: u64,
 }

@@ -1,4 +1,4 @@
-//! Requests missing messages from the writers, takes their answers, and gives up what nobody has.
+//! Requests missing messages from the writers, takes their answers, and gives up messages that nobody has.
 
 use super::super::block::{Body, Head, Kind};
 use super::super::mutant::{Mutant, is};
@@ -33,7 +33,8 @@ impl Reader {
                 return None;
             }
             (Asks::Any { before }, limit_ns) if silent_ns >= limit_ns.unwrap_or(ANY_NS).min(ANY_NS) => {
-                // The copy of the log that the reader searched might have lacked the messages. This copy might have the messages by now.
+                // No writer has the messages. But the copy of the log that the reader searches might have received them since the last
+                // search, so the reader searches it once more.
                 self.nobodys = Some(Nobodys { first, before, step_ns: now_ns });
                 match is(Mutant::TrustsTheCopy) {
                     true => self.give_up(now_ns, first, to.min(before - 1), sink),
@@ -58,7 +59,7 @@ impl Reader {
         self.search(now_ns);
     }
 
-    /// Notes that the sequences up to `to` have not arrived.
+    /// Handles a hole: the sequences from the next one up to `to` have not arrived.
     pub(super) fn miss(&mut self, now_ns: u64, to: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         if !self.is_certain && !is(Mutant::NeverLooksAgain) {
             return self.search(now_ns);
@@ -71,7 +72,7 @@ impl Reader {
             Some(_) => Asks::Any { before: to + 1 },
             None => Asks::Due,
         };
-        // The reader meets the same hole again after each search.
+        // After each search, the reader finds the same hole again, and must not count it again.
         self.counters.holes += u64::from(self.hole.replace(to) != Some(to));
         self.phase = Phase::Hole { to, since_ns: now_ns, asks };
         self.ask_ns = now_ns;
@@ -88,17 +89,16 @@ impl Reader {
         }
     }
 
-    /// Handles a request for missing messages that could not be sent, because there is no connection, or that the log's leader has yet to
-    /// answer. The time without an answer then begins anew, because it does not say yet that nobody has the messages.
+    /// Begins the time without an answer anew. Call this if a request for missing messages could not be sent, or if the log's leader has
+    /// not answered it yet. In both cases, the silence does not prove that nobody has the messages.
     pub fn handle_undelivered(&mut self, now_ns: u64) {
         if let Phase::Hole { since_ns, .. } = &mut self.phase {
             *since_ns = now_ns;
         }
     }
 
-    /// Returns the last missing sequence and the present request, if the reader accepts answers of writers. During the last search before
-    /// messages are given up, an answer shows that a writer has messages. An earlier mistake: the reader dropped such answers, and gave the
-    /// messages up.
+    /// Returns the last missing sequence and the present request, if the reader accepts answers of writers. The reader also accepts them
+    /// during its last search before it gives messages up. An earlier mistake: the reader dropped such answers, and gave the messages up.
     fn mends(&self) -> Option<(u64, Asks)> {
         match (self.phase, self.nobodys) {
             (Phase::Hole { to, asks, .. }, _) => Some((to, asks)),
@@ -155,7 +155,7 @@ impl Reader {
         }
         match head.kind {
             Kind::End | Kind::Takeover => return,
-            // The answer is only for the hole. The log has the messages after the hole.
+            // A gap in an answer counts only up to the end of the hole, because the log has the messages after the hole.
             Kind::Gap => {
                 let end = (to + 1).min(head.end());
                 sink(Delivery::Gap { missing: next..end });
@@ -165,7 +165,7 @@ impl Reader {
                 let bytes = self.bytes_due();
                 let is_due = asks == Asks::Due || !self.is_waiting_for_mends();
                 let is_new = |reader: &Reader| reader.next != Some(next) || reader.bytes_due() > bytes;
-                // A part of a message can arrive a second time. It is no reason to ask again.
+                // A fragment that arrives a second time brings nothing new, so the reader does not send its next request yet.
                 if !self.take(head, body, sink) || is_due && !is_new(self) {
                     return;
                 }
@@ -175,7 +175,7 @@ impl Reader {
         let now_due = self.next.unwrap_or(next);
         match now_due > to {
             true => self.search(now_ns),
-            // The sender might have more of the missing messages, so the time until they are given up begins again.
+            // The sender might have more of the missing messages, so the time until the reader gives them up begins again.
             false => {
                 let hole = Phase::Hole { to, since_ns: now_ns, asks: Asks::Due };
                 (self.phase, self.ask_ns) = (hole, now_ns);

@@ -33,13 +33,13 @@ use super::want::is_earlier;
 
 pub use io::{Ask, Delivery, ReaderConfig, ReaderCounters};
 
-/// The interval at which a request is repeated if it failed or returned nothing.
+/// The pause before a failed request is repeated. A request to the writers is repeated at this interval until it is answered.
 const AGAIN_NS: u64 = 250 * MILLISECOND_NS;
 /// If a request has no answer for this time, it has failed.
 const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
-/// The longest time for which the reader requests any of the missing messages. If no writer answers, the reader then searches the log again.
+/// The longest time for which the reader sends requests of the kind `Any` without an answer. After that, it searches the log again.
 const ANY_NS: u64 = 2_000 * MILLISECOND_NS;
-/// For a reader that gives up no messages: the time without an answer after which it searches the log again.
+/// A reader that never gives messages up searches the log again after this time without an answer.
 const PATIENT_NS: u64 = 5_000 * MILLISECOND_NS;
 /// If no block arrives for this time, the reader requests the last entry again. The log might have lost this entry, or might have another
 /// block under its number.
@@ -84,20 +84,21 @@ enum Look {
 /// A reader's request to the writers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asks {
-    /// The message that is due.
+    /// A request for the next message that is due.
     Due,
     /// Any missing message with a sequence below `before`. `before` is the first sequence after the hole, or a missing sequence that a
     /// writer has. The reader sends this request if no writer answers requests for the first missing message.
     Any { before: u64 },
 }
 
-/// A range of sequences that no writer has. It is noted just before a search of the log.
+/// A range of sequences that no writer has sent. The reader notes it before it searches the log for them a last time.
 #[derive(Debug, Clone, Copy)]
 struct Nobodys {
     first: u64,
     /// The sequence after the last one.
     before: u64,
-    /// The time of the search's last step. If a step takes too long, a writer might have the messages by now.
+    /// The time of the last step of this search. If a step takes too long, the reader asks the writers again, because one of them might
+    /// have the messages by now.
     step_ns: u64,
 }
 
@@ -125,16 +126,16 @@ pub struct Reader {
     /// The number of the last entry seen.
     seen: u64,
     crc: Option<u32>,
-    /// Whether the reader has just searched the log and has received every entry since then. If so, a missing sequence is missing in the
-    /// log itself.
+    /// Whether the reader has received every entry since its last search of the log, and no new sequence yet. If so, a missing sequence is
+    /// missing in the log itself.
     is_certain: bool,
     /// The number of the log's first entry at the reader's last search.
     oldest: u64,
     /// Whether the entry before the next one is missing or damaged.
     is_torn: bool,
-    /// The last range of entry numbers that was skipped: its first number, and the number after it.
+    /// The last range of entries that did not arrive: the first number of the range, and the number after its last.
     lacking: Option<(u64, u64)>,
-    /// The sequences that no writer has. If the log still lacks them at the end of the search, they are given up.
+    /// Sequences that no writer has. If the present search does not find them in the log either, the reader gives them up.
     nobodys: Option<Nobodys>,
     /// The last missing sequence of the hole that was counted last.
     hole: Option<u64>,
@@ -194,7 +195,7 @@ impl Reader {
         if self.next == Some(self.parts.sequence) { self.parts.bytes.len() as u32 } else { 0 }
     }
 
-    /// Whether messages are missing that no writer has sent yet.
+    /// Whether the reader waits for missing messages that it has requested from the writers.
     pub fn is_waiting_for_mends(&self) -> bool {
         matches!(self.phase, Phase::Hole { .. })
     }
@@ -215,7 +216,7 @@ impl Reader {
             Phase::Bounds => Ask::Bounds,
             Phase::Bisect { probe, .. } => Ask::Get(probe),
             Phase::Follow { look: Look::Nothing, .. } => return None,
-            // The last check got no answer.
+            // The check of the log's end got no answer in time.
             Phase::Follow { .. } => {
                 self.search(now_ns);
                 Ask::Bounds
@@ -318,7 +319,8 @@ impl Reader {
             return self.miss(now_ns, head.first - 1, sink);
         }
         match self.take(head, body, sink) {
-            // An incomplete message does not count, because its fragments arrive again after each search.
+            // After a block that completes a message, a later hole needs a new search. Fragments of an incomplete message do not count,
+            // because they arrive again after each search.
             true => self.is_certain &= self.next == Some(next),
             false => self.miss(now_ns, next, sink),
         }
@@ -357,15 +359,14 @@ impl Reader {
         true
     }
 
-    /// Whether a block's messages could follow the messages of the previous session. They cannot if the block begins below the next
-    /// sequence.
+    /// Whether a block's messages can continue the sequences of the previous session: the block must not begin below the next sequence.
     fn has_grown(&self, head: &Head) -> bool {
         self.next.is_some_and(|next| next <= head.first)
     }
 
     /// Whether the sequences of a later session begin at 1. They do if the session's messages were published on the writer's host, in
-    /// another stream than the messages of the previous session. A restarted reader might not know the previous stream. If the sequences
-    /// have grown, such a reader assumes that the stream is the same.
+    /// another stream than the messages of the previous session. A restarted reader might not know the previous stream. It then assumes
+    /// that the stream is the same, unless the sequences have become lower.
     fn is_anew(&self, head: &Head) -> bool {
         let is_own = head.stream != Stream::of_session(head.session);
         is_own && (self.stream.is_some() || !self.has_grown(head))
@@ -401,8 +402,8 @@ impl Reader {
         if parts.sequence != head.first || parts.total != part.total {
             *parts = Parts { sequence: head.first, total: part.total, bytes: Vec::new() };
         }
-        // A restarted writer sends all fragments of the message again, so a fragment can repeat bytes that have arrived. The bytes are the
-        // same.
+        // A restarted writer sends all fragments of the message again. So a fragment can repeat bytes that have already arrived, with the
+        // same content.
         if from > parts.bytes.len() {
             return false;
         }

@@ -60,7 +60,7 @@ fn play(log: &[Vec<u8>], answer: &[u8]) -> (Vec<u64>, Vec<Range<u64>>, ReaderCou
     (taken, gaps, *reader.counters())
 }
 
-/// If the sender's ring has overwritten messages, its answer can report more messages as lost than the log lacks.
+/// If the sender's ring has overwritten messages, its answer can report a longer gap than the hole in the log.
 #[test]
 fn an_answer_about_a_hole_costs_nothing_that_lies_behind_the_hole() {
     let log = [messages(1..=10), messages(13..=20), messages(21..=30)];
@@ -77,9 +77,9 @@ fn a_sender_mends_a_hole() {
     assert_eq!((taken, gaps), ((1..=20).collect(), Vec::new()));
 }
 
-/// The log, the senders and the connection of a reader.
+/// The surroundings of a reader in a test: the log, the senders and the connection.
 trait Around {
-    /// Whether the log answers nobody now.
+    /// Whether the log answers no requests at the moment.
     fn is_log_away(&mut self, _now_ns: u64, _reader: &Reader) -> bool {
         false
     }
@@ -98,7 +98,7 @@ fn play_around(around: &mut impl Around) -> (Vec<u64>, Vec<Range<u64>>) {
     (taken, gaps)
 }
 
-/// Does the same as [`play_around`], and returns the counters, too.
+/// Runs a reader as [`play_around`] does, and also returns the reader's counters.
 fn play_counted(around: &mut impl Around) -> (Vec<u64>, Vec<Range<u64>>, ReaderCounters) {
     let log = [messages(1..=10), messages(17..=20)];
     let config = ReaderConfig { from: Some(1), give_up_ns: Some(5_000 * MILLISECOND_NS) };
@@ -175,7 +175,8 @@ fn an_answer_that_comes_after_the_request_was_repeated_mends_the_hole() {
     assert_eq!(play_late(2, 0), ((1..=20).collect(), Vec::new()));
 }
 
-/// An earlier mistake: a long hole was given up in the middle, while the sender was sending its messages.
+/// An earlier mistake: while a sender was still sending the messages of a long hole, the reader gave up the messages that had not arrived
+/// yet.
 #[test]
 fn a_hole_that_takes_longer_to_mend_than_a_silence_may_last_is_mended_to_its_end() {
     assert_eq!(play_late(0, 2_000 * MILLISECOND_NS), ((1..=20).collect(), Vec::new()));
@@ -241,7 +242,7 @@ fn a_sender_that_needs_seconds_for_an_answer_mends_a_hole() {
     assert!(!gaps.is_empty(), "the mistake costs messages");
 }
 
-/// Nobody answers until the reader searches the log a last time. Then the log is away for 20 s, and then a sender is there.
+/// No sender answers until the reader begins its last search of the log. The log is then silent for 20 s. After that, a sender answers.
 #[derive(Default)]
 struct Away {
     back_ns: Option<u64>,
@@ -267,7 +268,8 @@ impl Around for Away {
     }
 }
 
-/// An earlier mistake: messages that nobody had before a long silence of the servers were given up after it, although a sender was back.
+/// An earlier mistake: no sender had answered before a long silence of the servers. After the silence, the reader gave up the messages,
+/// although a sender was back.
 #[test]
 fn what_nobody_had_before_a_long_silence_is_asked_for_again() {
     assert_eq!(play_around(&mut Away::default()), ((1..=20).collect(), Vec::new()));
@@ -306,7 +308,7 @@ fn an_answer_during_the_last_search_mends_the_hole() {
     assert_eq!(play_around(&mut AtLast::default()), ((1..=20).collect(), Vec::new()));
 }
 
-/// The reader has no connection from its first request on, for 20 s. Then a sender is there.
+/// After its first request, the reader has no connection for 20 s. After that, a sender answers.
 #[derive(Default)]
 struct Disconnected {
     back_ns: Option<u64>,
@@ -332,7 +334,7 @@ impl Around for Disconnected {
     }
 }
 
-/// An earlier mistake: the time without a connection counted as time without an answer.
+/// An earlier mistake: the reader also counted the time without a connection as time without an answer, and gave messages up.
 #[test]
 fn a_reader_without_a_connection_gives_nothing_up() {
     assert_eq!(play_around(&mut Disconnected::default()), ((1..=20).collect(), Vec::new()));
@@ -371,7 +373,7 @@ fn of(epoch: u64, range: std::ops::RangeInclusive<u64>, stream: Stream) -> Vec<u
     packing.cut().unwrap().finish(Head::new(stream, session, id), &Sealer::default()).0
 }
 
-/// The session that a reader began, with its first sequence; and the session and the first sequence that it last asked the writers for.
+/// The last session that a reader began, and the last request that it sent to the writers: for each, the session and the first sequence.
 type Begun = (Option<(Session, u64)>, Option<(Session, u64)>);
 
 /// Lets a reader of the first session follow a log from which retention has removed the first entries.
@@ -409,9 +411,9 @@ fn begin(reader: &mut Reader, log: &[Vec<u8>], removed: u64) -> Begun {
     (begun, wanted)
 }
 
-/// A session can lose its beginning in the log, and a writer can still have it.
+/// The log can lose the first blocks of a session, while a writer still has these messages.
 ///
-/// An earlier mistake: the reader began with the first block that it saw, and asked for nothing.
+/// An earlier mistake: the reader began with the first block that it saw, and did not request the earlier messages.
 #[test]
 fn a_later_session_whose_beginning_is_missing_is_asked_for_from_its_first_message_on() {
     let second = Session::of_channel("T", 2).unwrap();
@@ -430,9 +432,10 @@ fn a_later_session_whose_beginning_is_missing_is_asked_for_from_its_first_messag
     }
 }
 
-/// A channel with a journal keeps its stream when its memory is lost, and gets a later session. Its sequences go on.
+/// If a channel with a journal loses its memory, it gets a later session. The stream stays the same, and the sequences continue.
 ///
-/// An earlier mistake: if retention had removed the messages before, the reader asked for the later session from message 1.
+/// An earlier mistake: if retention had removed the messages of the earlier session, the reader requested the later session from message 1
+/// on.
 #[test]
 fn a_later_session_of_the_same_stream_goes_on_after_the_one_before() {
     let (second, stream) = (Session::of_channel("T", 2).unwrap(), Stream([1; 16]));
@@ -445,7 +448,7 @@ fn a_later_session_of_the_same_stream_goes_on_after_the_one_before() {
     // A reader that was restarted does not know the stream, because the log has no block of the first session any more.
     let mut reader = Reader::new(ReaderConfig { from: None, give_up_ns: None }, Some((session(), 11)));
     assert_eq!(begin(&mut reader, &log, 1), (Some((second, 5_000)), None));
-    // The sequences are lower, so the session cannot go on after the one before.
+    // This session's sequences are lower, so they cannot continue those of the previous session.
     log.push(of(3, 7..=9, stream));
     let third = Session::of_channel("T", 3).unwrap();
     let mut reader = Reader::new(ReaderConfig { from: None, give_up_ns: None }, Some((second, 5_006)));

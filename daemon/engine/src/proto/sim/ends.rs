@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(super) struct Channel {
     pub(super) seed: u64,
     pub(super) messages: u64,
-    /// The number of the newest messages that the ring keeps. If there is a journal, all messages are kept.
+    /// The number of messages that the ring keeps, always the newest ones. With a journal, all messages are kept.
     pub(super) keeps: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A log in memory. It has the three calls of a log, and all faults that a log can have.
+//! A log in memory for the simulation. It has the three calls of a log, and can have every fault that a log can have.
 
 use super::super::block::{BlockId, HEAD_BYTES, Kind, parse, stamp};
 use super::super::seal::Opener;
@@ -18,12 +18,12 @@ struct Entry {
     is_changed: bool,
 }
 
-/// A log.
+/// A log in memory.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     entries: Vec<Entry>,
     last: u64,
-    /// Whether a last entry was removed, so that its name could not be read.
+    /// Whether the last entry was ever removed. Its name can then no longer be read.
     is_nameless: bool,
     /// The first and the last number of the entries that the readers' copy lacks at the moment.
     hidden: Option<(u64, u64)>,
@@ -37,7 +37,7 @@ impl Log {
 
     /// Stores a block if the log's last entry has the number and the name that the append names.
     pub(super) fn append_if(&mut self, append: &Append) -> Result<u64, Trouble> {
-        // `u64::MAX` is the number of no entry. Here it means any entry.
+        // No entry has the number `u64::MAX`. An append with this number is stored after any entry.
         if append.after != self.last && append.after != u64::MAX {
             return Err(Trouble::Refused);
         }
@@ -51,8 +51,8 @@ impl Log {
         Ok(self.last)
     }
 
-    /// Checks the place of the last block. If this block names a previous block, that block must stand before it. Both blocks must have the
-    /// same key. Nothing is checked if the block before is damaged or changed. Returns the problem, if there is one.
+    /// Checks the place of the last block, and returns the problem if there is one. If the last block names a previous block, that block
+    /// must be the entry before it, and both must have the same key. If the entry before it is damaged or changed, nothing is checked.
     pub(super) fn misplaced(&self) -> Option<&'static str> {
         let [.., before, last] = &self.entries[..] else { return None };
         let is_untouched = !self.is_nameless && !before.is_changed && before.number + 1 == last.number;

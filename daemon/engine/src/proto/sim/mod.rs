@@ -6,16 +6,16 @@
 //! - The log loses its end or its beginning.
 //! - The log exchanges, drops and damages blocks.
 //! - The log is removed and created again.
-//! - The log is away for longer than the ring has the messages.
+//! - The log is away for so long that the ring overwrites messages.
 //! - For a while or for ever, readers get a copy of the log that lacks some blocks.
 //!
-//! All writers and the reader are killed, stopped and started again. In some stories, a sender needs up to 0.6 s for an answer. One of two writers can have other keys. Strangers send pulses, and an
-//! operator orders takeovers.
+//! All writers and the reader are killed, stopped and started again. In some stories, a sender needs up to 0.6 s for an answer. If there
+//! are two writers, one of them can have other keys. Strangers send pulses, and an operator orders takeovers.
 //!
 //! The simulation checks these promises:
 //!
 //! - The reader publishes each message once, in order and byte for byte. It reports as lost only messages that nobody has.
-//! - A block stands after the block that it was built for, and its writer can open that block.
+//! - The log stores a block only after the block that it names as previous, and the writer can open that previous block.
 //! - An ordered takeover of an idle channel succeeds.
 
 mod ends;

@@ -4,8 +4,8 @@ use super::super::mutant::{Mutant, is};
 use super::{Append, Flight, Resume, Writer};
 
 impl Writer {
-    /// Finds the blocks that the log lacks and that are still in memory. If these blocks still follow the log's last block, moves
-    /// them back into the list of blocks that must be appended.
+    /// Finds the blocks that were in flight at the error and are not in the log. If they still follow the log's last block, moves them back
+    /// into the window, so that they are appended again.
     pub(super) fn go_on(&mut self, now_ns: u64) {
         let (sequence, crc) = self.newest;
         let mut kept = std::mem::take(&mut self.kept);

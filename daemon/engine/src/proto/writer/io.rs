@@ -1,4 +1,4 @@
-//! The inputs, requests and counters of a writer.
+//! The inputs, outputs and counters of a writer.
 
 use bytes::Bytes;
 use shmcast_bridge::proto::session::Session;
@@ -105,7 +105,7 @@ pub enum Refusal {
     },
 }
 
-/// The place at which to continue to read the channel.
+/// The sequence at which to continue to read the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resume {
     /// Continue at this sequence.
@@ -119,7 +119,7 @@ pub enum Resume {
 pub enum State {
     /// The writer requests the last block.
     Start,
-    /// The writer writes.
+    /// The writer appends blocks to the log.
     Run,
     /// The writer requests the last block, because an append failed.
     Resync,
@@ -131,7 +131,7 @@ pub enum State {
     Shut(Damaged),
 }
 
-/// The counts of a writer.
+/// The counters of a writer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriterCounters {
     /// Blocks that the log has stored.
@@ -166,6 +166,6 @@ pub struct Append {
     pub behind: Option<BlockId>,
     /// The block's own name.
     pub id: BlockId,
-    /// The block.
+    /// The bytes of the block.
     pub block: Bytes,
 }

@@ -28,7 +28,7 @@ impl Writer {
         }
         if self.state == State::Run {
             self.look_ns = now_ns + IDLE_LOOK_NS;
-            // If the writer has appended a block since the request, the answer says nothing about that block.
+            // If the writer has appended a block since the request, the answer is too old: it cannot show whether the log has that block.
             let is_overtaken = self.looked != self.newest;
             if is_overtaken || (last.sequence, last.crc.unwrap_or(0)) == self.newest {
                 return Ok(());
@@ -99,15 +99,15 @@ impl Writer {
         (self.state, self.is_taken, self.may_follow) = (State::Run, false, false);
         self.look_ns = now_ns + IDLE_LOOK_NS;
         (self.newest, self.had) = ((last.sequence, last.crc.unwrap_or(0)), self.had.max(last.sequence));
-        // If the last block is the expected one, but the servers refused appends after it, they do not know the block's name. Another
-        // build stored the block, or the servers were restarted.
+        // The servers refused appends after this block, although it is the last one. So they do not know its name, because another build
+        // stored it, or because they were restarted.
         let is_nameless = self.refused.0 == self.newest && self.refused.1 > 1 || is(Mutant::NumbersAlone);
         self.newest_id = last.id.filter(|_| !is_nameless);
         self.stores_after = last.stores_after.filter(|number| is_nameless && *number != last.sequence);
         let is_anothers = last.head.is_some_and(|head| head.writer != self.config.writer);
         self.takes_over = is_anothers || last.unopened.is_some();
         if !self.takes_over {
-            // The log is ours already, so an order to take over is done.
+            // This writer already made the log's last block, so an order to take over is fulfilled.
             self.ordered_until_ns = 0;
         }
         self.takes_over &= !is(Mutant::SaysNothing);
@@ -128,9 +128,9 @@ impl Writer {
     /// The result depends on the sessions:
     ///
     /// - If this stream's session is later, this stream begins in the log after the other stream.
-    /// - If this stream's session is not later, but the log never had this stream, this stream gets a session that is later than the other
-    ///   stream's. As soon as the other stream's writer is silent, this stream also begins after the other stream. So readers follow this
-    ///   stream, even if this host's clock was wrong.
+    /// - If this stream's session is not later, but the log never had this stream, the writer waits until the other stream's writer is
+    ///   silent. Then this stream gets a later session than the other stream's, and begins after it. So readers follow this stream, even if
+    ///   this host's clock was wrong.
     /// - In all other cases the writer refuses.
     fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
         let (ours, theirs) = (self.config.session, head.session);

@@ -1,4 +1,4 @@
-//! The state machine of the sending end. It decides which block is next, after which entry it is appended, and what happens after a failed
+//! The state machine of the sending end. It decides which block is appended next, after which entry of the log, and what follows a failed
 //! append.
 //!
 //! ```text
@@ -50,13 +50,13 @@ use super::seal::Sealer;
 
 pub use io::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
 
-/// The interval at which the last block is read again while another writer writes, or after a reading failed.
+/// The interval at which a waiting writer reads the log's last block again. Also the pause after a request for the last block has failed.
 pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
 /// The interval at which an idle writer checks whether the log still has the writer's blocks.
 const IDLE_LOOK_NS: u64 = SECOND_NS;
 /// The time for which a writer that was ordered to take over tries to replace a living writer.
 const ORDER_NS: u64 = 2 * SECOND_NS;
-/// If the log has more messages than the channel for this time, the writer refuses to write. A shorter time is no error, because the
+/// If the log has more messages than the channel for this time, the writer refuses to write. Within this time, it waits, because the
 /// channel of a mirror can lag a little.
 const AHEAD_NS: u64 = 10 * SECOND_NS;
 
@@ -126,9 +126,9 @@ pub struct Writer {
     takes_over: bool,
     /// Until this time, the pulse (announcement) of a rival does not cause another reading of the last block.
     heed_ns: u64,
-    /// Whether the log has acknowledged a block of this attempt.
+    /// Whether the log has acknowledged a block since the writer last read the log's end.
     is_taken: bool,
-    /// The end of the block that was made last. It is the sequence after the last sequence in this block.
+    /// The sequence after the last sequence of the newest block.
     cut: u64,
     number: u64,
     /// The sequence after the last sequence that the log has acknowledged; `None` before the first answer.
@@ -280,7 +280,7 @@ impl Writer {
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
         let slept_ns = now_ns.saturating_sub(std::mem::replace(&mut self.polled_ns, now_ns));
         match self.state {
-            // A writer that stood still might have been replaced. It appends nothing before it has read the last block.
+            // A writer that was paused for so long might have been replaced, so it appends nothing before it has read the last block.
             State::Run if slept_ns > self.config.silence_ns / 2 => {
                 self.resync(now_ns, Trouble::Silent);
             }
@@ -301,7 +301,7 @@ impl Writer {
         if now_ns < self.look_ns {
             return None;
         }
-        // If the request gets no answer, it is repeated at this time. By then, the client has given the request up.
+        // If the request has no answer by this time, it is repeated. The time is so long that the client has given the request up by then.
         self.look_ns = now_ns + 4 * self.config.ack_ns.max(LOOK_NS);
         self.round += 1;
         self.looked = self.newest;
@@ -324,8 +324,8 @@ impl Writer {
         match self.state {
             _ if writer == self.config.writer => {}
             State::Fenced(_) => self.state = State::Fenced(now_ns),
-            // If blocks are in flight, their answers show who owns the log. Otherwise the last block is read, but not for every pulse,
-            // because anybody can send pulses.
+            // If blocks are in flight, their answers show whether this writer still owns the log. Otherwise the writer reads the last
+            // block. It does not do so for every pulse, because anybody can send pulses.
             State::Run if self.window.is_empty() && now_ns >= self.heed_ns => {
                 self.heed_ns = now_ns + LOOK_NS;
                 self.resync(now_ns, Trouble::Rival);
@@ -397,7 +397,7 @@ impl Writer {
         }
         let sequence = match answer {
             Ok(sequence) if sequence <= self.newest.0 => sequence,
-            // The block was stored after another entry than the expected one.
+            // The log stored the block after an unexpected entry.
             Ok(_) => return self.resync(now_ns, Trouble::Refused),
             Err(trouble) => return self.resync(now_ns, trouble),
         };

@@ -1,5 +1,5 @@
-//! A model of one log with two writers of one channel. At any step a writer can be killed, stopped or restarted, an append can be late, and
-//! an answer can be lost.
+//! A model of one log with two writers of one channel. It tries every order of events: a writer can be killed, stopped or restarted at each
+//! step, an append can be late, and an answer can be lost.
 //!
 //! The model runs the code of real writers and makes real blocks. The log is a list, which stores a block only after the entry that the
 //! append names.
@@ -11,7 +11,7 @@ use super::*;
 use shmcast_testkit::model::{Model, check};
 use std::hash::{Hash, Hasher};
 
-/// The channel has the sequences before this one.
+/// The channel's next sequence. The channel has all sequences before this one.
 const NEXT: u64 = 4;
 const IN_FLIGHT: usize = 1;
 const TICK_NS: u64 = LOOK_NS;
@@ -57,7 +57,7 @@ impl Clone for Actor {
     }
 }
 
-/// A message on its way.
+/// The content of a message on its way between a writer and the log.
 #[derive(Debug, Clone)]
 enum Word {
     Append(Append),
@@ -87,11 +87,11 @@ struct World {
     reached: u64,
 }
 
-/// The next event of the story.
+/// One event that can come next in a run of the model.
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// One turn of a process: `Writer::poll`, `handle_last`, `take_resume`, `take_again`, `take_takeover` and `append`. A process without
-    /// turns stands still.
+    /// One turn of a process: `Writer::poll`, `handle_last`, `take_resume`, `take_again`, `take_takeover` and `append`. A process that gets
+    /// no turns counts as stopped.
     Turn(usize),
     /// A message arrives: either the log receives an append, or a writer receives an answer (`Writer::handle_ack`) and then has a turn.
     Deliver(usize),
@@ -164,7 +164,8 @@ fn copy(of: &Writer) -> Writer {
     }
 }
 
-/// Hashes a writer. Times are relative to `now_ns`. Round numbers are left out, because they do not change the behaviour.
+/// Hashes the state of a writer. Times are hashed relative to `now_ns`. Round numbers are left out, because they do not change the
+/// behaviour.
 fn hash_writer(writer: &Writer, now_ns: u64, hasher: &mut impl Hasher) {
     let state = match writer.state {
         State::Start => (0, 0),
@@ -196,8 +197,8 @@ fn number(trouble: Trouble) -> u8 {
     match trouble {
         Trouble::Refused => 0,
         Trouble::Disconnected => 1,
-        // In this model, `Silent` and `Rival` come from `Writer::poll` and `Writer::handle_pulse`, and not from an answer. An answer with
-        // `Busy` has the same effect as one with `Disconnected`.
+        // In this model, no answer has these troubles: `Silent` comes from `Writer::poll`, `Rival` comes from `Writer::handle_pulse`, and
+        // `Busy` has the same effect as `Disconnected`.
         Trouble::Silent | Trouble::Rival | Trouble::Busy => {
             unreachable!("no answer of this model has {trouble:?}")
         }
@@ -310,7 +311,7 @@ impl Model for Log {
             pulses: 0,
             reached: 0,
         };
-        // One writer has stored its first block and sent a second one. The other writer has noticed the first writer.
+        // At the beginning, one writer has stored its first block and sent its second, and the other writer has noticed it.
         let sound = Log { fault: None };
         sound.turn(&mut world, 0);
         sound.deliver(&mut world, 0);
@@ -397,7 +398,7 @@ impl Model for Log {
                 next.actors[at].writer.iter_mut().for_each(|writer| writer.handle_pulse(now_ns, 99));
             }
         }
-        // The order of messages to and from different processes makes no difference.
+        // The order of messages between different processes does not matter, so one fixed order stands for all.
         next.way.sort_by_key(|on| {
             let kind = match on.word {
                 Word::Append(_) => 0,
@@ -405,7 +406,7 @@ impl Model for Log {
             };
             (on.at, on.life, kind)
         });
-        // State that no longer has an effect is removed.
+        // State without any further effect is removed, so that fewer worlds differ.
         for at in 0..2 {
             let Some(writer) = &next.actors[at].writer else { continue };
             let (round, life) = (writer.round, next.actors[at].lives);

@@ -15,7 +15,7 @@ fn head(writer: u64, end: u64) -> Head {
     Head { first: end - 1, count: 1, number: 9, crc: 77, ..other.head(0, 0) }
 }
 
-/// Returns the end of a log. The last entry has the number `sequence`, and is the block with this head.
+/// Returns the end of a log whose last entry has the number `sequence` and is the block with this head.
 fn last(sequence: u64, head: Head) -> Last {
     Last { head: Some(head), crc: Some(head.crc), id: Some(head.id()), ..Last::new(sequence) }
 }
@@ -112,7 +112,7 @@ fn what_was_in_flight_is_appended_again_as_it_was() {
     writer.handle_ack(5, blocks[0].round, Err(Trouble::Disconnected));
     assert!(writer.take_again().is_empty());
     let round = writer.poll(SECOND_NS).unwrap();
-    // The first of these blocks was stored nevertheless.
+    // Although its append failed, the first of these blocks was stored.
     let stored = parse(&blocks[0].block).unwrap().0;
     writer.handle_last(SECOND_NS, round, last(42, stored), 1_000).unwrap();
     assert_eq!((writer.take_resume(), writer.stored(), writer.in_flight()), (Some(Resume::At(103)), 101, 2));
@@ -124,7 +124,7 @@ fn what_was_in_flight_is_appended_again_as_it_was() {
     assert!(writer.take_again().is_empty());
     writer.handle_ack(2 * SECOND_NS, again[0].round, Ok(44));
     assert_eq!((writer.stored(), writer.in_flight()), (103, 0));
-    // After another block than the expected one, the appends cannot be used.
+    // The log's last block is now an unexpected one, so the appends cannot be repeated.
     let append = writer.append(2 * SECOND_NS, Cut::gap(103, 103), 0);
     writer.handle_ack(2 * SECOND_NS, append.round, Err(Trouble::Refused));
     let round = writer.poll(2 * SECOND_NS).unwrap();
@@ -150,8 +150,8 @@ fn a_later_stream_begins_behind_an_earlier_one_and_not_the_other_way_round() {
     }
 }
 
-/// A channel was created again while its host's clock was slow. The log never had the new stream, so this stream gets a later session than
-/// the log's.
+/// A channel was created again while its host's clock was slow. The log never had the new stream, so the writer gives it a later session
+/// than the session in the log.
 #[test]
 fn a_stream_that_the_log_never_had_begins_behind_the_last_whatever_the_clock_was() {
     let last = last(40, head(2, 100));
@@ -220,7 +220,7 @@ fn a_channel_that_lost_its_end_is_refused_in_time() {
 
 #[test]
 fn an_emptied_log_goes_on_and_a_lost_one_begins_again() {
-    // In the third case, one entry is left, and it is not a valid block. In the last case, the log was created again with higher numbers.
+    // In the third case, the log's only entry is not a valid block. In the last case, the log was created again with higher numbers.
     let begins = |sequence| (sequence, Resume::Beginning, 1);
     for (sequence, resume, lost) in [(41, Resume::At(101), 0), begins(0), begins(1), begins(1 << 50)] {
         let mut writer = running(100);
@@ -262,7 +262,7 @@ fn a_writer_without_a_key_does_not_go_on_in_a_sealed_log() {
     assert_eq!(writer.handle_last(0, round, last, 1_000), Err(Refusal::Sealed));
 }
 
-/// The takeover block that a writer appends first makes the other writer wait, even if nothing is published.
+/// A writer that takes over first appends a takeover block. This block makes the other writer wait, even if nothing is published.
 #[test]
 fn a_writer_that_takes_over_says_so_first() {
     let mut writer = running(100);
@@ -324,7 +324,7 @@ fn a_block_that_does_not_open_stops_the_writer_until_it_opens_or_an_operator_say
     }
 }
 
-/// If a log is removed and created again, it uses the same numbers again, but not the same names.
+/// A log that was removed and created again uses the same entry numbers again, but not the same names.
 #[test]
 fn an_append_names_the_block_before_it_unless_the_servers_do_not_know_the_name() {
     let (mut writer, first) = flowing(100);
@@ -358,7 +358,7 @@ fn a_flood_of_pulses_costs_a_look_in_a_while() {
     assert_eq!(writer.counters().resyncs, [0, 0, 0, 0, 4]);
 }
 
-/// A server whose file was damaged has fewer entries than it counts. It stores a block only after the number that it counts.
+/// A server whose file was damaged has fewer entries than it counts. It accepts an append only if the append names the counted number.
 #[test]
 fn a_log_that_does_not_know_its_end_is_written_after_the_number_that_it_names() {
     let (mut writer, first) = flowing(100);
@@ -372,14 +372,14 @@ fn a_log_that_does_not_know_its_end_is_written_after_the_number_that_it_names() 
         again = writer.take_again().remove(0);
         assert_eq!(again.after, after);
     }
-    // The block is stored after the entry that is there, and so are the next blocks.
+    // The server stores the block after the entry that is there. The next blocks follow this block.
     writer.handle_ack(3, again.round, Ok(42));
     assert_eq!((writer.stored(), writer.take_resume()), (101, Some(Resume::At(101))));
     assert_eq!(writer.append(3, Cut::gap(101, 101), 0).after, 42);
 }
 
-/// An earlier mistake: while a channel had a message each 100 ms, the answer to an idle look was older than the newest block, and the block
-/// passed for lost.
+/// An earlier mistake: on a channel with a message each 100 ms, the log's end was read before the newest block was stored. The writer then
+/// took this block for lost.
 #[test]
 fn an_answer_that_a_block_has_overtaken_tells_of_no_loss() {
     let (mut writer, first) = flowing(100);
@@ -389,7 +389,7 @@ fn an_answer_that_a_block_has_overtaken_tells_of_no_loss() {
     writer.handle_ack(SECOND_NS, append.round, Ok(42));
     writer.handle_last(SECOND_NS, round, before, 1_000).unwrap();
     assert_eq!((writer.state(), writer.counters().losses), (State::Run, 0));
-    // The next look comes within a second, and this answer counts.
+    // The writer reads the log's end again within a second. This answer is not outdated, so it counts.
     let round = (5..=8).find_map(|quarter| writer.poll(quarter * SECOND_NS / 4)).expect("the next look");
     writer.handle_last(2 * SECOND_NS, round, before, 1_000).unwrap();
     assert_eq!((writer.state(), writer.counters().losses), (State::Run, 1));

@@ -1,7 +1,7 @@
-//! A model of a channel and its recorder. A power cut or a kill can happen between any two steps of a disk operation.
+//! A model of a channel and its recorder. The model tries power cuts and kills between all steps of the disk operations.
 //!
 //! The model uses three real parts: the packer, the writer, and the code that finds the channel's next sequence after a power cut. A file
-//! of the model is the list of its frames. After a power cut the disk has either everything that was written, or only what was synced.
+//! of the model is the list of its frames. After a power cut, the disk has either all written frames, or only the synced ones.
 
 mod whole;
 
@@ -48,12 +48,12 @@ struct Written {
     is_clean: bool,
 }
 
-/// A file.
+/// A file of the model's disk.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Inode {
     number: u64,
     frames: Vec<Written>,
-    /// The number of frames from finished writes, and the number of frames that a sync has covered.
+    /// The number of frames whose write has ended. `synced` is the number of frames that a sync has covered.
     ended: usize,
     synced: usize,
     is_named: bool,
@@ -66,7 +66,7 @@ struct Inode {
 struct Running {
     op: Rc<Op>,
     at: usize,
-    /// The number of the file's frames from finished writes at the time when the present step began; `None` before the step begins.
+    /// The number of the file's frames whose write had ended when the present step began; `None` before the step begins.
     begun: Option<usize>,
 }
 
@@ -95,11 +95,11 @@ struct World {
     /// `None` while no recorder runs.
     life: Option<Life>,
     ring_lives: bool,
-    /// The publisher's next sequence, and the sequence after the highest sequence that it has used.
+    /// The publisher's next sequence. `given` is the sequence after the highest one that a publisher ever used.
     tail: u64,
     given: u64,
     messages: u64,
-    /// The messages (one bit each) and the highest reserve that were reported as durable.
+    /// The messages that were reported as durable, one bit each. `reserve` is the highest reserve that was reported as durable.
     durable: u64,
     reserve: u64,
     cuts: u8,
@@ -108,21 +108,21 @@ struct World {
     reached: u64,
 }
 
-/// A step of the model.
+/// An event that can come next in the model.
 #[derive(Debug, Clone, Copy)]
 enum Action {
     /// The publisher publishes a message within its durable reserve.
     Publish,
     /// The recorder packs all messages of the ring by `Packer::message`, and calls `Writer::push`.
     Drain,
-    /// A step begins. If the power fails before the step ends, the step's write can be on the disk or not. A sync covers only writes that
-    /// were made before the sync began.
+    /// A step of a disk operation begins. If the power fails before the step ends, its write can be on the disk or not. A sync covers only
+    /// writes that ended before the sync began.
     Begin(usize),
-    /// A step ends. After an operation's last step, `Writer::done` is called.
+    /// A step of a disk operation ends. After the operation's last step, `Writer::done` is called.
     End(usize),
     /// The channel is closed and its writer lock is taken. The recorder records `JournalControl::Clean`.
     Close,
-    /// The power fails. With `true`, the disk has everything that was written. With `false`, it has only what was synced.
+    /// The power fails. With `true`, the disk keeps all written frames. With `false`, it keeps only the synced ones.
     Cut(bool),
     /// The recorder is killed.
     Kill,
@@ -140,7 +140,7 @@ impl Journal {
         self.fault == Some(fault)
     }
 
-    /// Returns the result of a recovery of these files.
+    /// Returns the result that a recovery of these files would have.
     fn recover(disk: &[Inode]) -> Recovered {
         let frames = || disk.iter().flat_map(|file| &file.frames);
         let number = disk.iter().map(|file| file.number).max().unwrap_or(0);
@@ -337,7 +337,7 @@ impl Model for Journal {
     fn actions(&self, world: &World) -> Vec<Action> {
         let mut all = Vec::new();
         let Some(life) = &world.life else { return vec![Action::Start] };
-        // The story ends when a recorder has started after the last power cut. Its checks have run at the power cut and at this start.
+        // The story is over: a recorder has started after the last power cut. The checks have run at the power cut and at this start.
         if world.cuts == CUTS {
             return Vec::new();
         }
@@ -358,7 +358,7 @@ impl Model for Journal {
         if life.packer.due() == world.tail && !life.is_closing && world.messages > 0 {
             all.push(Action::Close);
         }
-        // A recorder that has not begun its first file has reported nothing as durable.
+        // A power cut or a kill matters only after the recorder has reported a reserve as durable, or has begun to close.
         let has_promised = world.reserve > 0 || life.is_closing;
         if world.cuts < CUTS && has_promised {
             all.extend([Action::Cut(true), Action::Cut(false)]);

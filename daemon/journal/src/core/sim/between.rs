@@ -1,5 +1,5 @@
-//! Tests of a power cut between the footer of one file and the header of the next file. Each of the two can be on the disk without the
-//! other.
+//! Tests of a power cut between the footer of one file and the header of the next file. After the cut, the disk can have both, neither, or
+//! only one of the two.
 
 use super::super::{Io, Recovered, Volume, recover};
 use super::disk::Disk;
@@ -24,8 +24,8 @@ fn payload(sequence: u64) -> Vec<u8> {
     vec![sequence as u8; 3]
 }
 
-/// Returns `count` consecutive files of a recorder. Each frame and each footer says that everything was durable up to `lag` messages before
-/// it. `lag` is at least 1. The last record of file `clean` says that the channel was closed.
+/// Returns `count` consecutive files of a recorder. Each frame and each footer states as durable all messages up to the message `lag`
+/// before it. `lag` is at least 1. The last record of file `clean` says that the channel was closed.
 fn files(count: u64, lag: u64, clean: u64) -> Vec<Made> {
     let mut made = Vec::new();
     let mut previous = (0, 0);
@@ -100,8 +100,8 @@ fn unsealed(file: &mut Made, written: usize) {
     file.bytes.resize(ALLOCATED - 64, 0);
 }
 
-/// The next file refers to a footer that is gone. Recovery cannot rebuild the same footer, because recovery does not know what was durable
-/// when the recorder wrote the footer.
+/// The next file refers to a footer that is gone. Recovery cannot rebuild the same footer, because it does not know which sequence the
+/// footer stated as durable. This is no damage.
 #[test]
 fn a_footer_that_is_lost_is_no_damage() {
     for lag in [1, 2, 3] {
@@ -119,7 +119,7 @@ fn a_footer_that_is_lost_is_no_damage() {
     }
 }
 
-/// Recovery does not change a whole footer, so the next file still refers to it. This also holds if the trailer is lost.
+/// Even if the trailer is lost, recovery keeps a whole footer unchanged. So the next file still refers to this footer.
 #[test]
 fn a_trailer_that_is_lost_is_no_damage() {
     let whole = files(2, 2, 0);
@@ -144,7 +144,7 @@ fn a_trailer_that_is_lost_is_no_damage() {
     assert_holds(&files, &messages(1..=6), true);
 }
 
-/// A file's name can be on the disk without the file's bytes. Nothing was ever written to such a file.
+/// After a power cut, a file's name can be on the disk without the file's bytes. Such a file does not count.
 #[test]
 fn a_file_without_a_byte_is_none() {
     for size in [0, 64, FILE_HEADER_BYTES, ALLOCATED - 64] {
@@ -170,7 +170,7 @@ fn a_header_that_is_lost_takes_what_was_not_durable() {
     recover(&mut disk).unwrap();
     let torn = format!("{}.torn", files[1].name);
     assert!(disk.files().any(|(name, _)| name == torn));
-    // If frames say that this file's contents were durable, its loss is damage.
+    // If later frames state that this file's messages were durable, the loss of the file is damage.
     files[1].bytes = self::files(2, 1, 0)[1].bytes.clone();
     files[1].bytes[0] ^= 1;
     let mut disk = self::disk(&files);
@@ -179,8 +179,8 @@ fn a_header_that_is_lost_takes_what_was_not_durable() {
     assert_eq!(recover(&mut disk).unwrap().next_number, 3);
 }
 
-/// A file between two other files is gone, and the earlier of the two is sealed. The missing sequences count as damaged if a later file
-/// says that they were durable. Otherwise they count as torn.
+/// A file between two other files is gone, and the earlier of the two is sealed. If a later file states that the missing sequences were
+/// durable, they count as damaged, and otherwise as torn by the crash.
 #[test]
 fn a_file_that_is_gone_between_two_others_is_named_as_lost() {
     for (lag, cause) in [(6, Cause::Torn), (1, Cause::Damaged)] {
@@ -226,8 +226,8 @@ fn a_file_that_stands_in_is_made_once() {
     }
 }
 
-/// A recorder began a file, and none of the file's frames is left. The channel was closed before the file was begun, and no publisher had a
-/// reserve from this file.
+/// The last file has no frame left. So the clean record in the file before it still ends the journal, and no reserve of the last file can
+/// have been given to a publisher.
 #[test]
 fn a_file_without_a_frame_says_nothing() {
     let mut files = files(2, 1, 1);
@@ -238,7 +238,7 @@ fn a_file_without_a_frame_says_nothing() {
     assert_eq!(recovered.next_number, 3, "a reader may know the number");
 }
 
-/// If a file was set aside, no other file gets its name.
+/// After a file was set aside, no new file gets the number in its name.
 #[test]
 fn a_number_that_was_set_aside_is_not_given_again() {
     let files = files(2, 1, 0);
@@ -247,7 +247,7 @@ fn a_number_that_was_set_aside_is_not_given_again() {
     assert_eq!(recover(&mut disk).unwrap().next_number, 3);
 }
 
-/// If a later file repeats frames of an earlier file, the earlier copies do not count. A reserve in these copies does not count either.
+/// If a later file repeats frames of an abandoned file, the copies in the abandoned file do not count, and neither does a reserve in them.
 #[test]
 fn a_reserve_behind_the_place_where_the_next_file_begins_does_not_count() {
     let mut files = files(2, 1, 0);
@@ -269,8 +269,8 @@ fn a_reserve_behind_the_place_where_the_next_file_begins_does_not_count() {
     assert_eq!((recovered.due, recovered.reserve), (3, 50));
 }
 
-/// Each bit of each file is flipped. In headers and zeros, only one bit of every eighth byte is flipped. After recovery, a flipped bit in a
-/// frame has cost only this frame, and a flipped bit in a file's header only this file. No message is false.
+/// Each bit of each file is flipped. In headers and zeros, only one bit of every eighth byte is flipped. Recovery must lose only the frame
+/// with the flipped bit, or only the file if the bit is in its header. No message may have a wrong payload.
 #[test]
 fn a_flipped_bit_costs_its_frame_at_most_behind_recovery() {
     let mut files = files(3, 1, 0);

@@ -63,8 +63,8 @@ fn with<T>(mutant: Mutant, look: impl FnOnce() -> T) -> T {
     seen
 }
 
-/// Loses one sector, for each sector that begins before the last two frames. Only the frames in this sector are missing, with the right
-/// cause.
+/// Zeroes one sector at a time, from the first frame up to the last two frames. Only the frames that touch this sector may be missing, with
+/// the right cause.
 #[test]
 fn a_lost_sector_costs_the_frames_that_it_touches() {
     let payloads: Vec<Vec<u8>> = (0..12).map(|at| vec![at; 400]).collect();
@@ -120,7 +120,7 @@ fn a_footer_tells_damage_from_what_never_was_durable() {
     assert_eq!(oracle::read(&mut disk).unwrap(), [oracle::Item::Lost(loss)]);
 }
 
-/// The number in a file's name is not the number in its header. The next file must not get this name.
+/// A file's name has another number than its header. The next file must get neither number.
 #[test]
 fn a_name_that_is_another_files_is_not_given_again() {
     let (mut disk, _) = file(&[vec![1; 400]], 0);
@@ -183,7 +183,8 @@ fn a_payload_does_not_pass_for_a_frame() {
     assert_eq!(whole(both), (3, 5), "the chain finds it even so");
 }
 
-/// At the end of a file, no frame follows an imitated frame. Only the salt tells the imitation from a real frame.
+/// If an imitated frame is the last in a file, no chain value of a next frame exposes it. Only the salt tells the imitation from a real
+/// frame.
 #[test]
 fn a_payload_at_the_end_does_not_pass_for_a_frame() {
     let end = |salt| {

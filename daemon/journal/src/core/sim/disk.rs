@@ -1,10 +1,10 @@
-//! A disk that loses power. Written bytes are safe only after the end of a sync that covers them.
+//! A simulated disk that loses power. Written bytes are safe only after a sync that covers them has ended.
 //!
 //! Writes are split into sectors. After a power cut, a sector that no completed sync covers is in one of three states:
 //!
 //! - The sector is missing, although later sectors can be there.
-//! - The sector has any of the versions that were written since the last sync.
-//! - If a write of the sector had not ended, changed bytes can be garbage.
+//! - The sector has one of the versions that were written since the last sync.
+//! - A write of the sector had not ended, and the bytes that it changes are garbage.
 //!
 //! The same holds for sizes and names. With [`Io::Direct`], writes are whole pages. The first page of such a write can be the last page of
 //! the previous write.
@@ -60,11 +60,11 @@ pub(super) struct Disk {
     /// Converts writes to whole pages. `None` if writes are not converted.
     pages: Option<Pages>,
     pub(super) faults: Faults,
-    /// The number of calls of [`Volume`] that can still change something before the power fails.
+    /// The power fails after this many further calls of [`Volume`] that change something.
     pub(super) calls_left: Option<u32>,
-    /// The number of calls of [`Volume`] before a call fails.
+    /// After this many further calls of [`Volume`], one call fails.
     pub(super) error_after: Option<u32>,
-    /// The number of steps before a step fails.
+    /// After this many further steps, one step fails.
     pub(super) fails_after: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ impl Disk {
         is_now
     }
 
-    /// Begins a step. Returns the number of the last write that a sync covers if it begins now.
+    /// Begins a step. Returns the number of the last write that has ended. A sync that begins now covers the writes up to this number.
     pub(super) fn begin(&mut self, step: &Step) -> u64 {
         if let Step::Write { number, offset, pieces, ahead, .. } = step
             && let Some(&inode) = self.handles.get(number)
@@ -384,12 +384,12 @@ impl Disk {
         file.cache = file.disk.clone();
     }
 
-    /// Counts a call that changes nothing. This call can be the one that must fail.
+    /// Counts a call that changes nothing. Fails if `error_after` has run out at this call.
     fn ask(&mut self) -> io::Result<()> {
         if Self::is_now(&mut self.error_after) { Err(io::Error::other("failed")) } else { Ok(()) }
     }
 
-    /// Counts a call that changes something. The power can fail at this call.
+    /// Counts a call that changes something. Fails if the power fails at this call, or has failed.
     fn call(&mut self) -> io::Result<()> {
         self.power()?;
         self.ask()

@@ -6,8 +6,8 @@ use super::{Verdict, World, readers};
 use shmcast::journal::format::Cause;
 
 impl World {
-    /// Lets readers look at the files before a recovery. They must find nothing false, everything that was reported as durable, and damage
-    /// only in damaged files.
+    /// Lets readers read the files before a recovery. The readers must find no false message and every durable message, and must report
+    /// damage only in damaged files.
     pub(super) fn look(&self) -> Verdict {
         let Some(read) = readers::read(&self.disk)? else { return Ok(()) };
         for (sequence, found) in &read.stream {
@@ -31,7 +31,7 @@ impl World {
 
     fn may_be_lost(&self, from: u64, to: u64, cause: Cause) -> Verdict {
         let is_rot = self.rotted && cause == Cause::Damaged;
-        // Without syncs, the frames of an abandoned file are no longer in memory. The journal then lists their messages as lost.
+        // Without syncs, the frames of an abandoned file cannot be written again, so the journal lists their messages as lost.
         let is_none = self.sync == SyncPolicy::None && cause == Cause::Unrecorded;
         match self.safe.range(from..=to).next() {
             Some(safe) if !is_rot && !is_none => {
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// Compares the journal after a recovery with everything that was published.
+    /// Compares the journal after a recovery with the published messages.
     pub(super) fn judge(&mut self, recovered: &Recovered) -> Verdict {
         let items = oracle::read(&mut self.disk)?;
         let again = recover(&mut self.disk).map_err(|error| format!("second recovery: {error}"))?;
@@ -127,7 +127,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that no sequence is used twice if the ring is gone.
+    /// Checks that a new ring would not use a sequence that an earlier publisher has used.
     pub(super) fn is_given_once(&self, recovered: &Recovered) -> Verdict {
         let Some((next, _)) = recovered.after_power_cut() else { return Ok(()) };
         match self.published.last_key_value() {

@@ -3,8 +3,8 @@
 //! A story has several lives of a recorder. Each life begins with a recovery, during which the power fails up to three times. Each life
 //! ends with a power cut, a killed process, or a clean stop.
 //!
-//! After each recovery the oracle reads the journal. It compares the journal with the published messages, and with what readers and
-//! publishers were told.
+//! After each recovery the oracle reads the journal. It compares the journal with the published messages, and with the sequences and
+//! reserves that were reported as durable.
 //!
 //! `SHMCAST_JOURNAL_CUTS` sets the number of stories, and `SHMCAST_SEED` sets the first seed.
 
@@ -45,7 +45,7 @@ enum Ending {
     Clean,
 }
 
-/// Counts over all stories. With these counts, a test sees that the stories were not empty.
+/// Counts over all stories. A test checks these counts, so that stories without faults cannot pass unnoticed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     cuts: u64,
@@ -70,7 +70,7 @@ struct World {
     ring: VecDeque<u64>,
     ring_id: u64,
     ring_lives: bool,
-    /// The last sequence that was reported as durable, and the messages up to this sequence.
+    /// The last sequence that was reported as durable. `safe` has the messages up to this sequence.
     durable: u64,
     safe: BTreeSet<u64>,
     reserve: u64,
@@ -79,7 +79,7 @@ struct World {
     io: Io,
     may_rot: bool,
     rotted: bool,
-    /// Whether readers also look at the files.
+    /// Whether readers also read the files before and after each recovery.
     has_readers: bool,
     /// Whether the channel sometimes continues in another ring.
     has_rings: bool,
@@ -224,8 +224,8 @@ impl World {
     fn start(&mut self, recovered: &Recovered) -> Verdict<Life> {
         let (mut due, mut loss) = (recovered.due, None);
         if recovered.last.is_none() {
-            // The journal is empty. This is wrong if a message was reported as durable, or if the ring is gone and a publisher had a
-            // reserve.
+            // An empty journal is an error if a message was reported as durable. It is also an error if a publisher had a reserve and the
+            // ring is gone.
             if self.durable > 0 || (self.reserve > 0 && !self.ring_lives) {
                 return Err("the journal is gone".into());
             }

@@ -1,4 +1,4 @@
-//! Reads a recovered journal as the format's document says, and returns its items. Shares only the decoding with recovery.
+//! Reads a recovered journal as the format's document says, and returns its items. The oracle shares only the decoding with recovery.
 
 use super::disk::Disk;
 use crate::core::Volume;
@@ -19,7 +19,7 @@ struct File {
     bytes: Vec<u8>,
 }
 
-/// Returns all items of the journal in order. Checks that they are one stream without a jump.
+/// Returns all items of the journal in order. Checks that their sequences follow each other without a hole.
 pub(super) fn read(disk: &mut Disk) -> Result<Vec<Item>, String> {
     let mut files = Vec::new();
     let names = disk.list().map_err(|error| error.to_string())?;

@@ -54,7 +54,8 @@ fn lost(&Loss { from, to, cause }: &Loss) -> impl Iterator<Item = (u64, Result<V
 }
 
 impl Read {
-    /// Returns the damage that `verify` reports; `None` if it reports none. A file that cannot be used and was never synced is no damage.
+    /// Returns the damage that `verify` reports; `None` if it reports none. An unusable file that was never synced does not count as
+    /// damage.
     pub(super) fn damage(&self) -> Option<String> {
         let Verified { damages, damages_not_listed, .. } = &self.verified;
         (!damages.is_empty() || *damages_not_listed > 0).then(|| format!("{damages:?}"))

@@ -85,7 +85,7 @@ fn another_ring_begins_another_file() {
     assert!(stories < 100 || total.files > without.files, "{total:?}, {without:?}");
 }
 
-/// A thread that hardly ever runs does not stop the other threads forever, and gets no operation for a file that is gone.
+/// A lane that runs rarely must not stop the other lanes for ever, and must get no operation for a file that is gone.
 #[test]
 fn a_lane_may_be_slow() {
     let stories = cuts() / 10;
@@ -127,8 +127,8 @@ fn each_step_of_a_recorder_may_fail() {
     assert!(failed > 10 * stories);
 }
 
-/// A file is abandoned after the reserve was renewed in it. The next file repeats the earlier frames, and the power fails while this file
-/// is sealed. So recovery must repair two files, and must find the same reserve each time.
+/// A file is abandoned after it got a new reserve. The next file repeats the frames that were not durable, and the power fails while this
+/// file is sealed. Recovery must repair two files, and a second recovery must find the same reserve.
 #[test]
 fn a_reserve_that_was_given_up_does_not_count() {
     let story = 5_928_971;
@@ -139,8 +139,8 @@ fn a_reserve_that_was_given_up_does_not_count() {
     assert!(found.unwrap_err().starts_with("recovering again"), "the mistake does not show");
 }
 
-/// A file with only control records is gone between two others. No sequence is missing, and the later file's chain refers to no existing
-/// file.
+/// A file that has only control records is gone from between two other files. No sequence is missing, although the later file's chain
+/// refers to the missing file.
 #[test]
 fn a_file_without_messages_that_is_gone_is_no_damage() {
     play(792_723, Io::Buffered).unwrap();

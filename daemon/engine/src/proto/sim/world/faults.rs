@@ -5,13 +5,15 @@ use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 use super::{Event, World, WriterActor};
 use crate::proto::writer::{State, Trouble};
 
-/// The time for which senders stand still while the readers' copy of the log lacks entries. A reader gives messages up earlier.
+/// The time for which senders are stopped while the readers' copy of the log lacks entries. It is longer than the time after which a reader
+/// gives messages up.
 const LONG_SLEEP_NS: u64 = 20 * SECOND_NS;
 
 impl World {
     /// Causes one fault.
     pub(super) fn fail(&mut self) {
-        // Another fault can hide the loss: a rival repairs it, or a damaged block is at the end.
+        // A further fault can hide an earlier loss from the writer: a rival repairs the loss, or a damaged block is at the log's end. So
+        // the writer need not notice the loss any more.
         self.must_notice = None;
         match self.rng.u8(if self.is_log_sound { 6..20 } else { 0..25 }) {
             0 => self.log.lose_front(&mut self.rng),
@@ -35,7 +37,7 @@ impl World {
                 if let Some(actor) = &mut self.writers[at] {
                     actor.awake_ns = awake_ns;
                 }
-                // Appends that the writer had not given to the system are sent when the writer wakes.
+                // Appends that the stopped writer had not passed to the system yet are sent when it runs again.
                 if self.rng.bool() {
                     self.hold_back(self.lives[at], awake_ns);
                 }
@@ -44,7 +46,8 @@ impl World {
                 self.count_writer(1);
                 self.start_writer(1);
             }
-            // The reader's connection breaks. The servers notice this later, and then continue after the entries that they had sent.
+            // The reader's connection breaks. Until the servers notice this, the entries that they send are lost. After that, they continue
+            // with the next entry.
             16 => {
                 self.events.retain(|(_, _, event)| !matches!(event, Event::Entry(..)));
                 self.deaf_until_ns = self.now_ns + self.rng.u64(..SECOND_NS);
@@ -73,11 +76,11 @@ impl World {
                 self.lives[1] = 0;
             }
         }
-        // The log sends a reader the entries from a number on, even if the number now belongs to another entry.
+        // A reader that follows the log gets the entries from its next number on, even if other blocks now have these numbers.
         self.feed();
     }
 
-    /// For a while or for ever, the readers' copy lacks some entries. The senders can stand still at the same time.
+    /// Hides some entries from the readers' copy, for a while or for ever. If for ever, can also stop the senders for [`LONG_SLEEP_NS`].
     fn hide(&mut self) {
         self.log.hide(&mut self.rng);
         let until_ns = self.now_ns + self.rng.u64(SECOND_NS / 4..6 * SECOND_NS);
@@ -136,7 +139,7 @@ impl World {
     /// A connection breaks. Appends on their way are lost, or arrive late.
     fn cut_connection(&mut self, at: usize) {
         let (life, rng) = (self.lives[at], &mut self.rng);
-        // A writer that was disconnected writes again after some 60 ms. At this time, late appends meet its new ones.
+        // A disconnected writer writes again after about 60 ms. Appends that are late by this time arrive together with its new appends.
         let mut late_ns = match rng.u8(..4) {
             0 | 1 => 0,
             2 => rng.u64(50..80) * MILLISECOND_NS,

@@ -5,7 +5,7 @@ use shmcast_bridge::proto::SECOND_NS;
 use super::{END_NS, Report, World, WriterActor};
 use crate::proto::writer::State;
 
-/// An operator notices after this time that a writer cannot open a block.
+/// The time after which an operator notices that a writer cannot open a block.
 const SEEN_NS: u64 = 2 * SECOND_NS;
 /// A writer that is ordered to take over an idle channel must do so within this time.
 const OBEYED_NS: u64 = 10 * SECOND_NS;
@@ -41,14 +41,15 @@ impl World {
                 || actor.writer.counters().losses > 0
         };
         let mut writers = (0..2).filter_map(|at| Some((at, self.writers[at].as_ref()?)));
-        // The story continues for two seconds, in which an idle writer checks the log's end.
+        // If a writer must notice a loss, the story continues until it has noticed the loss, but not longer than to one second before
+        // `END_NS`.
         self.ring.next > self.channel.messages
             && writers.all(is_at_rest)
             && (self.now_ns > END_NS - SECOND_NS || self.writers.iter().flatten().any(is_noticed))
     }
 
-    /// While nothing is published any more, an operator orders the waiting writer to take over. Returns whether the writer has done so.
-    /// True if no writer waits.
+    /// After the last message was published, lets an operator order the waiting writer to take over. Returns whether the writer has done
+    /// so; true if no writer waits.
     pub(super) fn is_taken_over(&mut self) -> Result<bool, String> {
         let Some((life, until_ns)) = self.must_own else {
             let is_fenced = |actor: &WriterActor| matches!(actor.writer.state(), State::Fenced(_));

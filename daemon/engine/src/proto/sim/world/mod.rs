@@ -1,4 +1,4 @@
-//! One story: the actors, the network between them, the faults, and the judge.
+//! One story of the simulation: the actors, the network between them, the faults, and the judge.
 
 mod faults;
 mod judge;
@@ -42,7 +42,7 @@ struct WriterActor {
     offset: usize,
     /// The time at which the last append arrives at the log. A connection keeps the order of appends.
     line_ns: u64,
-    /// The time until which the writer's process stands still.
+    /// The time until which the writer's process is stopped.
     awake_ns: u64,
     /// The time since which the writer cannot open the log's last block.
     shut_ns: Option<u64>,
@@ -59,13 +59,13 @@ impl WriterActor {
 /// The number and the CRC of a last block.
 type End = (u64, Option<u32>);
 
-/// A story.
+/// The state of a story.
 pub(super) struct World {
     rng: Rng,
     now_ns: u64,
     channel: Channel,
     log: Log,
-    /// Deliveries on their way: the time of arrival, the receiving life of an actor, and the content.
+    /// Deliveries on their way. Each has the time of its arrival, the life of the actor that sent or receives it, and its content.
     events: Vec<(u64, u64, Event)>,
     writers: [Option<WriterActor>; 2],
     /// The answers of writers to the reader's requests.
@@ -83,7 +83,7 @@ pub(super) struct World {
     deaf_until_ns: u64,
     /// The time until which the log answers nobody.
     away_until_ns: u64,
-    /// The time until which the readers' copy lacks entries, if it ever did. The log's leader always has them.
+    /// The time until which the readers' copy lacks entries; `None` if it never lacked any. The log's leader always has these entries.
     hidden_until_ns: Option<u64>,
     is_calm: bool,
     /// Whether the log keeps all stored blocks. Then only answers, connections and processes fail.
@@ -94,9 +94,9 @@ pub(super) struct World {
     must_notice: Option<(u64, End)>,
     /// Whether writer 1 has other keys.
     has_stranger: bool,
-    /// The writers that an operator has told to take over, dead or alive.
+    /// The lives of all writers that an operator has ordered to take over. Some of these writers can be dead by now.
     ordered: HashSet<u64>,
-    /// The time until which somebody sends pulses that belong to no writer.
+    /// The time until which a stranger sends pulses with numbers that no writer has.
     flood_until_ns: u64,
     /// The time until which the next writer that appends is stopped, and whether the log is removed meanwhile.
     stops: Option<(u64, bool)>,
@@ -393,7 +393,8 @@ impl World {
         }
         let World { reader: Some(reader), ring, now_ns, channel, .. } = self else { return Ok(()) };
         let asked = reader.poll(*now_ns, &mut |delivery| ring.take(*now_ns, channel, delivery));
-        // This check is possible only for the first request, because one answer does not repair the whole hole.
+        // Only the first request must follow a search of the log. Later requests can follow an answer that repaired only a part of the
+        // hole.
         let has_looked =
             reader.counters().searches > 0 || reader.counters().wanted > 1 || ring.next == ring.began;
         if !has_looked && matches!(asked, Some((_, Ask::Want(_)))) {

@@ -1,4 +1,4 @@
-//! The part of a sender that answers requests, and the leader of the log, which answers them, too.
+//! The answers to a reader's requests: those of the senders, and those of the log's leader.
 
 use fastrand::Rng;
 use shmcast_bridge::proto::MILLISECOND_NS;
@@ -16,7 +16,7 @@ const PAUSE_NS: u64 = 200 * MILLISECOND_NS;
 /// The answering part of the senders.
 pub(super) struct Answers {
     answerer: Answerer,
-    /// Draws what is decided here, so that all other events of a story do not depend on it.
+    /// A random generator for this part only, so that its draws do not change the other events of a story.
     pub(super) rng: Rng,
     requests: Requests<String>,
     /// The time that an answer takes; 0 in every second story.
@@ -24,7 +24,7 @@ pub(super) struct Answers {
     /// The time until which the sender is busy with its last answer.
     busy_until_ns: u64,
     leader: LeaderAsks,
-    /// Whether the reader can ask the log's leader. An account might not be allowed to.
+    /// Whether the reader can ask the log's leader. A NATS account can lack the right to do so.
     pub(super) has_leader: bool,
 }
 
@@ -40,7 +40,7 @@ impl Answers {
 }
 
 impl World {
-    /// A request for missing messages arrives at the senders. The reader also asks the log's leader, if the senders did not answer before.
+    /// Passes a request for missing messages to the senders, and to the log's leader if the senders did not answer an earlier request.
     pub(super) fn take_want(&mut self, delay: u64, life: u64, round: u64, want: Want) {
         if self.answers.has_leader && self.answers.leader.begin(self.now_ns, &want) {
             let found = self.leaders_block(want);
@@ -72,7 +72,7 @@ impl World {
         Found::Nothing
     }
 
-    /// A sender answers one request at a time. A sender that stands still answers later.
+    /// Lets the senders answer waiting requests, one at a time. A sender that is stopped answers later.
     pub(super) fn answer_wants(&mut self) {
         let now_ns = self.now_ns;
         let is_awake = self.writers.iter().flatten().next().is_some_and(|actor| actor.awake_ns <= now_ns);
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// A sender answers as `Mending` does: with the messages in its ring. It does not answer a request for older messages.
+    /// Makes a sender's answer as `Mending` does, from the messages in its ring. Returns `None` if the request is for older messages.
     fn mend(&mut self, want: Want) -> Option<Vec<u8>> {
         let (channel, now_ns) = (self.channel, self.now_ns);
         let actor = self.writers.iter().flatten().next()?;
