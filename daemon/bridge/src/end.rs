@@ -18,7 +18,7 @@ pub struct RunningEnd {
 }
 
 impl RunningEnd {
-    /// Makes an end without threads.
+    /// Makes a sender or receiver without threads.
     pub fn new(life: Arc<Life>, keys: Arc<Keys>) -> Self {
         Self { life, keys, threads: Vec::new() }
     }

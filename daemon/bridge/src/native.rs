@@ -179,7 +179,7 @@ impl Codec {
         Some(&self.out[..size])
     }
 
-    /// Completes a packet of an answer.
+    /// Completes a packet that answers a request.
     pub(super) fn answer(
         sealer: &mut Sealer,
         buffer: &mut [u8],

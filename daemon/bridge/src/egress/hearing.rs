@@ -90,7 +90,7 @@ impl Hearing {
         self.lines.iter().map(|ear| ear.socket.as_fd())
     }
 
-    /// Takes the keys if they have changed.
+    /// Takes over the shared keys if they have changed.
     pub(super) fn look(&mut self) {
         if let Some(codec) = &mut self.codec {
             codec.look(&self.keys);

@@ -139,7 +139,7 @@ pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<P
     Ok((Some(file), said))
 }
 
-/// Returns the text for a state file that does not say where to continue.
+/// Returns the text that reports a state file from which this bridge cannot continue.
 fn not_resumed(path: &Path, is_whole: bool, next: u64) -> String {
     let why = if is_whole { "names another stream than the channel's" } else { "has no whole record" };
     format!("the state file {} {why}: this bridge begins with message {next}", path.display())

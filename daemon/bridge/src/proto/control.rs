@@ -138,9 +138,9 @@ pub enum ControlDatagram {
         cookie: Cookie,
         /// The time for which the lease is valid, in milliseconds.
         lease_ms: u32,
-        /// The number of leases that the server has, or 65535 if it has more.
+        /// The number of the server's leases of the same kind, or 65535 if there are more.
         group: u16,
-        /// The position of this lease among the server's leases, from 0.
+        /// The position of this lease among the server's leases of the same kind, from 0.
         place: u16,
     },
     /// An egress (sending end) announces its role to the other egresses of its stream. Only egresses send and receive this kind of
@@ -245,7 +245,7 @@ impl ControlDatagram {
         body.at
     }
 
-    /// Returns the kind and the body of a control datagram. In a native packet, the datagram consists of these two parts.
+    /// Returns the kind and the body of a control datagram. A native packet contains only these two parts of the datagram.
     pub fn body_of(datagram: &[u8]) -> Option<(u8, &[u8])> {
         Some((*datagram.get(6).filter(|_| is_control(datagram))?, datagram.get(BODY..)?))
     }
@@ -263,7 +263,8 @@ impl ControlDatagram {
     /// Parses a control datagram, and checks all of its bytes.
     ///
     /// # Errors
-    /// [`Malformed::ControlVersion`] for another version, and [`Malformed::Control`] for any other mistake.
+    /// [`Malformed::TooShort`] if the header is incomplete, [`Malformed::ControlVersion`] for another version, and [`Malformed::Control`]
+    /// for any other mistake.
     pub fn parse(datagram: &[u8]) -> Result<ControlDatagram, Malformed> {
         let (header, body) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
         if !header.starts_with(&MAGIC) {

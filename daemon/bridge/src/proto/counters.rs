@@ -17,7 +17,7 @@ counters! {
         sequence_zero: counter "malformed_datagrams_total" { reason = "sequence-zero" },
         /// Datagrams whose sequence plus count does not fit into 64 bits.
         sequence_overflow: counter "malformed_datagrams_total" { reason = "sequence-overflow" },
-        /// Datagrams in which a message reaches past the end.
+        /// Datagrams in which a message reaches past the end of the datagram.
         truncated: counter "malformed_datagrams_total" { reason = "truncated" },
         /// Datagrams in which bytes are left after the last message.
         trailing_bytes: counter "malformed_datagrams_total" { reason = "trailing-bytes" },
@@ -92,8 +92,8 @@ impl Histogram {
         self.max_ns = self.max_ns.max(value_ns);
     }
 
-    // Each value below 8 has a slot of its own. Above that, each octave has eight slots, and the three bits after the leading one choose
-    // among them.
+    // Returns the slot of a value. Each value below 8 has a slot of its own. From 8 on, each octave has eight slots, and the three bits
+    // after the leading bit select one of them.
     fn slot(value_ns: u64) -> usize {
         let octave = (value_ns | 7).ilog2() as usize - 2;
         let step = if octave == 0 { value_ns } else { (value_ns >> (octave - 1)) & 7 };
@@ -191,7 +191,7 @@ counters! {
         later: counter "server_later_total",
         /// Answers in which the server said that none of the messages asked for is published yet.
         held: counter "server_held_total",
-        /// Smoothed round trip in nanoseconds; 0 before the first one.
+        /// Smoothed round trip in nanoseconds; 0 before the first measurement.
         rtt_ns,
         /// 1 while the server is down, and otherwise 0. A server is down if it has left several requests unanswered and has sent nothing
         /// for some time. The code that shows the counters sets this value.
@@ -217,7 +217,7 @@ counters! {
         heartbeats,
         /// Packets that arrived on a line after a packet with higher sequences, and that contained missing messages.
         packets_reordered: counter "reordered_packets_total",
-        /// Holes found.
+        /// Holes (ranges of missing messages) found.
         gaps: counter "gaps_total",
         /// Messages in the holes that were found.
         gap_messages: counter "gap_messages_total",

@@ -16,7 +16,8 @@
 //!
 //! - A claim rests on one packet, which anybody can forge. The messages of a claim are requested. A claim never expires, however old it is,
 //!   and is removed when another packet contradicts it.
-//! - A hole is shown once its messages surely exist. Usually two packets, or one answer of a server, have the same or later messages.
+//! A hole is shown once its messages surely exist. The proof is usually two packets, or one answer of a server, with the same or later
+//! messages.
 //!
 //! The horizon is the sequence after the last message that is believed to be published. The receiver maintains an invariant: holes are
 //! sorted and never overlap, and each message from the next one to deliver up to the horizon is in a hole or in the store. This module
@@ -126,7 +127,7 @@ pub struct Gaps {
     /// each sum, so that old messages count less.
     recent_messages: u64,
     recent_bytes: u64,
-    /// The size of the longest message so far, in bytes. It is only known while a server might be of another make.
+    /// The size of the longest message so far, in bytes. It is noted only while a server might be of another make.
     longest_bytes: u64,
     turn: Turn,
 }
@@ -328,7 +329,7 @@ impl Gaps {
                 if let Some(counters) = counters.servers.get_mut(server) {
                     counters.messages_recovered += messages;
                 }
-                // Another receiver requested these messages.
+                // If this receiver has not requested these messages, another receiver has.
                 counters.totals.requests_saved += u64::from(hole.attempts == 0);
                 counters.recovery.record(took_ns, messages);
                 self.lateness_ns -= self.lateness_ns / 16;

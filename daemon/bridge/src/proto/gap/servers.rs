@@ -101,8 +101,8 @@ impl Server {
         Some(falls)
     }
 
-    /// Returns the limit of unanswered requests to this server: `window`, or 1 while its round trip is unknown. The first wait is a guess.
-    /// With a limit of 1, a wrong guess causes only one needless answer.
+    /// Returns the limit of unanswered requests to this server: `window`, or 1 while its round trip is unknown. Without a known round trip,
+    /// the wait for an answer is a guess. With a limit of 1, a wrong guess causes only one needless answer.
     pub(super) fn limit(&self, window: usize) -> usize {
         if self.rtt_ns == 0 { 1 } else { window }
     }

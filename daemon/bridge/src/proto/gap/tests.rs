@@ -288,7 +288,7 @@ fn answer_after_long_silence_does_not_make_waits_endless() {
     assert!(gaps.next_deadline().unwrap() - asked_ns <= 300 * MILLISECOND_NS);
 }
 
-/// An earlier mistake: when the list was full, each early packet at its end made another hole.
+/// An earlier mistake: when the list of holes was full, each early packet at the end of the list made another hole.
 #[test]
 fn list_of_holes_stays_within_its_bound() {
     let config = GapConfig { max_requests: 1, max_holes: 2, ..GapConfig::default() };
@@ -396,7 +396,8 @@ fn later_is_believed_only_as_an_answer_and_is_waited_for() {
     assert_eq!(counters.servers[0].timeouts, 0);
 }
 
-/// On a plain line, anybody can send all receivers a notice to wait in a server's name.
+/// On a plain line, anybody can forge a notice to wait in a server's name. Such notices must not stop a receiver for more than half of the
+/// time.
 #[test]
 fn words_to_wait_take_at_most_half_of_the_time() {
     let (mut gaps, mut counters) = gaps(GapConfig { servers: 1, ..GapConfig::default() });

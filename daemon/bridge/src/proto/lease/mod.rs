@@ -333,8 +333,8 @@ impl LeaseServer {
         self.counters.released += u64::from(self.leases.remove(&from).is_some());
     }
 
-    // issued u64 | MAC over address, port, epoch and issued. `issued` is in microseconds, times two. The lowest bit is set if the cookie
-    // answers a question without a valid cookie.
+    // The fields of a cookie: `issued`, a u64 | the MAC over address, port, epoch and `issued`. `issued` is the time in microseconds, times
+    // two. Its lowest bit is set if the cookie answers a question without a valid cookie.
     fn make_cookie(&self, now_ns: u64, from: SocketAddr, is_first: bool) -> Cookie {
         self.cookie_of(now_ns / MICROSECOND_NS * 2 + u64::from(is_first), from)
     }

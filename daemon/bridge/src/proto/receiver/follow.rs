@@ -7,8 +7,9 @@
 //! | alive | any other | never: its packets are dropped and counted |
 //! | silent, or ended | any that [`Follow`] allows (on native lines, only of the same channel) | after three packets |
 //!
-//! On native lines, a session with another tag belongs to another channel, except in a mirror of a feed of another make. The receiver must
-//! not mix the messages of two channels. So the receiver never follows a session with another tag, even if the followed session is silent.
+//! On native lines, a session with another tag belongs to another channel, and the receiver must not mix the messages of two channels. So
+//! the receiver never follows such a session, even if the followed session is silent. The only exception is a mirror of a feed of another
+//! make, because the sessions of that feed have no tags.
 //!
 //! On plain lines, a session with another tag might be the same feed: senders of other makes can choose a new name for each day's session.
 //!
@@ -227,7 +228,7 @@ impl Receiver {
     }
 
     fn begin(&mut self, now_ns: u64, session: Session, heard: u64, sink: &mut impl FnMut(Delivery<'_>)) {
-        // The missing messages of the old session will not arrive any more. Its stored messages are still valid.
+        // Give up the missing messages of the old session, because they will not arrive any more. Its stored messages are still valid.
         self.give_up(sink);
         let previous = self.session.map(|session| (session, self.next));
         self.next = match (previous, self.config.join) {
