@@ -58,7 +58,7 @@ impl Backlog {
                 self.lose(sequence..sequence + 1);
                 self.dropped += 1;
             }
-            // Count further gaps as dropped messages, because many gaps would use more memory than the limit.
+            // Add further gaps to the range of dropped messages, because many separate gaps would use much memory.
             Delivery::Gap { ref missing } if self.bytes >= MAX_BYTES || self.lost.is_some() => {
                 self.lose(missing.clone());
             }

@@ -113,7 +113,7 @@ pub struct OriginTimes {
 }
 
 impl OriginTimes {
-    /// Returns the choice that a receiving end's spec makes.
+    /// Makes the choice of message times from the spec of a receiver.
     pub fn of(receive: &ReceiveSpec) -> OriginTimes {
         OriginTimes::new(match receive.time {
             TimeMode::Origin => Some(u64::from(receive.clock_limit_us) * MICROSECOND_NS),
@@ -141,7 +141,7 @@ impl OriginTimes {
     }
 
     /// Notes the clock of the ring that messages are published into. If the limit is 0, clock errors do not matter, so the times of
-    /// publication are kept from now on. The first messages arrive before the first pulse (a packet with the sender's clock error).
+    /// publication are kept from now on, even before the first pulse (a packet with the sender's clock error) has arrived.
     pub(crate) fn begin(&mut self, clock: Clock) {
         match self.moment {
             Some(moment) => self.moment = Some(moment.on(clock)),

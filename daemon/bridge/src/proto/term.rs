@@ -24,7 +24,7 @@ pub(crate) struct Terms {
     pub own: Option<u64>,
     /// The highest term that was heard on the lines.
     pub heard: Option<u64>,
-    /// The highest term of receivers that reported our session as older than theirs.
+    /// The highest term that receivers have reported, because they follow a later session than ours.
     pub told: Option<u64>,
 }
 

@@ -360,7 +360,7 @@ impl Repair {
         let now_ns = clock.now_ns();
         store.take(now_ns);
         while let Some(request) = store.ready(now_ns) {
-            // A request of an earlier feed is not answered.
+            // While the sending thread and the store are at different rings, no request is answered.
             let Some(server) = Server::of(shared, replay, store) else { continue };
             counters.serving.replies_refused += match (request, &mut *native) {
                 (Request::Plain { from, datagram }, _) => {
@@ -422,7 +422,7 @@ impl ControlServer<'_> {
     ) -> Option<usize> {
         let control = ControlDatagram::parse(datagram).ok();
         if let Some(ControlDatagram::Stale { session, .. }) = control {
-            // Only a receiver with a lease is known to receive at its address.
+            // Only a receiver with a lease is known to receive at its address, so only its report is believed.
             let is_believed = self.leases.is_proved(now_ns, from) && self.shared.note_told(session);
             self.counters.serving.told_stale += u64::from(is_believed);
             return None;

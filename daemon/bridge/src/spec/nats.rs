@@ -8,7 +8,7 @@ use super::server::{Account, NoAccount, ServerAddress, addresses};
 use super::{BridgeSpec, HistoryFrom, SendSpec};
 use crate::private;
 
-/// The sizes of a block, in bytes.
+/// The allowed sizes of a block, in bytes.
 const BLOCK_BYTES: RangeInclusive<usize> = 1 << 10..=8 << 20;
 /// The allowed numbers of blocks that wait for an answer.
 const IN_FLIGHT: RangeInclusive<usize> = 1..=1_024;

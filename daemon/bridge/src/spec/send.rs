@@ -229,7 +229,7 @@ impl RepairSpec {
 }
 
 impl SendSpec {
-    /// Returns how long the bridge serves repairs after the end.
+    /// Returns how long the bridge serves repairs after the channel is closed, or after the bridge was told to leave.
     pub(crate) fn linger(&self) -> Duration {
         Duration::from_millis(self.linger_ms)
     }

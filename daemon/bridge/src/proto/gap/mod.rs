@@ -16,8 +16,8 @@
 //!
 //! - A claim rests on one packet, which anybody can forge. The messages of a claim are requested. A claim never expires, however old it is,
 //!   and is removed when another packet contradicts it.
-//! A hole is shown once its messages surely exist. The proof is usually two packets, or one answer of a server, with the same or later
-//! messages.
+//! - A hole is shown once its messages surely exist. The proof is usually two packets, or one answer of a server, with the same or later
+//!   messages.
 //!
 //! The horizon is the sequence after the last message that is believed to be published. The receiver maintains an invariant: holes are
 //! sorted and never overlap, and each message from the next one to deliver up to the horizon is in a hole or in the store. This module

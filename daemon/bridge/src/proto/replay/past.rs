@@ -105,7 +105,7 @@ impl<Q: PartialEq> Past<Q> {
     }
 
     fn place_in_queue(&mut self, now_ns: u64, first: u64, request: &Q) -> Place {
-        // The request is answered when the disk has read its messages.
+        // A request that already waits in the queue is answered when the disk has read its messages.
         if self.waiting.iter().any(|(waits_for, waits)| *waits_for == first && waits == request) {
             return Place::Busy;
         }

@@ -1,4 +1,4 @@
-//! Stores blocks that were read from a journal, for answers.
+//! Stores blocks of messages that were read from a journal, so that the server can answer requests with them.
 //!
 //! ```text
 //!  request below the ring ──> shelf has it ──────────────────────────> answer
@@ -102,7 +102,7 @@ pub enum Fetched {
     End(u64),
     /// The journal is of another stream.
     Unusable,
-    /// The journal is away, or could not be read.
+    /// The journal could not be opened or read.
     Failed,
 }
 

@@ -231,7 +231,7 @@ impl Sender {
 
     fn push_open(&mut self, data: &[u8], meta: Meta) -> bool {
         let size = self.config.payload_bytes;
-        // There is always room for a seal, because the first key can be set while the packet is open.
+        // Leave room for a seal even if there is no key yet, because the first key can be set while the packet is open.
         let room = size - if self.native.is_some() { SEAL_BYTES } else { 0 };
         let slot = slot_of(&mut self.slab, size, self.closed.len());
         slot.is_some_and(|slot| self.open.push(&mut slot[..room], data, meta))

@@ -16,7 +16,7 @@ pub struct Profile {
     pub corrupt: f64,
     pub delay_ns: u64,
     pub jitter_ns: u64,
-    /// Times during which nothing passes.
+    /// The times in which no datagram passes.
     pub blackouts: Vec<Range<u64>>,
 }
 
@@ -71,7 +71,7 @@ impl Link {
     }
 }
 
-/// Damages a datagram so that a parser can notice it. Other damage is left to the checksum.
+/// Damages a datagram in a way that a parser can notice. Other damage is found by the UDP checksum.
 fn damage(rng: &mut fastrand::Rng, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     match rng.u8(0..3) {
