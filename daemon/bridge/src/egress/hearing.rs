@@ -116,7 +116,8 @@ impl Hearing {
         }
     }
 
-    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim, or if it is not sealed although claims must be sealed.
+    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim, or if the claim has no seal although claims must be
+    /// sealed.
     pub(super) fn claim_in(&mut self, now_ns: u64, datagram: &[u8]) -> Option<Claim> {
         let mut out = [0; CONTROL_MAX_BYTES];
         let control = match is_control(datagram) {

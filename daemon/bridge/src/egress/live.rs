@@ -273,8 +273,8 @@ impl Live {
         if is_passed_on && is_empty && subscriber.remote_session().is_none() {
             return Ok(false);
         }
-        // The new ring's sequences begin again, so the new session needs an epoch above `own`. If the channel was replaced within half a
-        // second, the epoch of the clock might not be above `own`.
+        // The sequences of the new ring begin again, so the new session needs an epoch above `own`. The clock has another epoch only every
+        // half second, so its epoch might not be above `own`.
         let own = self.outlet.sender.session().epoch();
         let terms = Terms { own, told: self.outlet.shared.told_term(), ..Terms::default() };
         // Receivers follow the previous session, and its term `own` is known. So the bridge need not listen for the terms of other senders.

@@ -3,7 +3,7 @@
 //!
 //! One thread reads the ring and sends to every line and lease. Another thread, `repair`, retransmits, so that retransmissions do not delay
 //! live packets. The publisher waits for neither thread, unless the bridge uses a gate. If the publisher overwrites messages that the
-//! bridge has not read, receivers get an exact gap.
+//! bridge has not read, and no journal has them, receivers get a gap with exactly these messages.
 //!
 //! After the start, the first thread makes system calls only to send, sleep or yield. On native lines, it makes one more system call for
 //! each pulse (a packet with the sender's state): it asks the kernel for the clock's error.

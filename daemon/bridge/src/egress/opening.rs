@@ -247,8 +247,8 @@ pub(super) fn session_of(
     }
     let (tag, ring) = (tag_bytes(spec), run_of(subscriber.header()));
     let clock = term_at(subscriber.header().created_ns);
-    // Returns the session under which the ring was sent before, if its epoch is above `terms.own`. Otherwise the error has the terms from
-    // which the epoch of a new session is chosen.
+    // Returns the session under which the ring was sent before, if its term is above `terms.own`. Otherwise the error has the known terms,
+    // from which the term of a new session is chosen.
     let look = |known: Result<Session, u64>| match known {
         Ok(session) if session.epoch() > terms.own => Ok(session),
         known => {
@@ -256,7 +256,7 @@ pub(super) fn session_of(
             Err(Terms { clock, own, ..terms })
         }
     };
-    // Listen before locking the list: the other bridges use the list meanwhile.
+    // Listen before the list is locked, because listening takes time and the other bridges use the list.
     let heard = match look(origins.of_ring(tag, ring)) {
         Ok(session) => return Ok(session),
         Err(terms) => heard(terms.most())?,

@@ -142,8 +142,8 @@ impl Outlet {
         }
     }
 
-    /// Notes the sequence after a gap or a lap. A standby calls this function and not `take`, because `take` would count messages as missed
-    /// that the peer has sent.
+    /// Notes the sequence after a gap or a lap. A standby calls this function and not `take`. The function `take` would also count messages
+    /// as missed, but the peer might have sent these messages.
     pub(super) fn note_hole(&mut self, event: &Event<'_>) {
         self.gap_end = match event {
             Event::Gap { to, .. } => to + 1,

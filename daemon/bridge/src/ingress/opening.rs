@@ -56,7 +56,8 @@ pub(super) fn open_ports(
     Ok(ports)
 }
 
-/// Returns the multicast group on which plain repairs for all receivers arrive. It is joined on the interface of the first multicast line.
+/// Returns the multicast group on which plain repairs for all receivers arrive. The bridge joins the group on the interface of the first
+/// multicast line.
 pub(super) fn repair_line(spec: &BridgeSpec, receive: &ReceiveSpec) -> Option<LineSpec> {
     let via = spec.lines.iter().find(|line| line.group.ip().is_multicast());
     let interface = via.and_then(|line| line.interface.clone());

@@ -72,7 +72,7 @@ fn open_descriptor(path: &Path, number: RawFd) -> io::Result<File> {
     }
 }
 
-/// Opens a FIFO, for example one of Wireshark. Waits up to [`FOR_A_READER`] for a program that reads the FIFO.
+/// Opens a FIFO, for example a FIFO of Wireshark. Waits up to [`FOR_A_READER`] for a program that reads the FIFO.
 fn open_fifo(path: &Path, more: OFlags) -> io::Result<File> {
     let start = Instant::now();
     loop {

@@ -146,7 +146,7 @@ impl Pacer {
     /// Notes that this many bytes were sent.
     #[inline]
     pub(crate) fn charge(&mut self, now_ns: u64, bytes: u64) {
-        // The link had time for these bytes since they were published, which was after `empty_ns`. At most `WINDOW_NS` of this time counts.
+        // These bytes were published after `empty_ns`, and the link had time for them since then. At most `WINDOW_NS` of this time counts.
         let since_ns = self.empty_ns.clamp(now_ns.saturating_sub(WINDOW_NS), now_ns);
         self.bucket.charge(since_ns, self.rate, bytes);
         // The debt only shrinks with time. So it cannot be larger when the next packets are sent.

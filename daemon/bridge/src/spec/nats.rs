@@ -71,7 +71,7 @@ pub struct NatsSpec {
     /// With `create`: the number of servers that keep a copy of the stream. `None` means 3 if at least three servers are given, and
     /// otherwise 1.
     pub replicas: Option<u8>,
-    /// With `create`: the limit for the bytes of the stream. Beyond it, the oldest messages are dropped. `None` means no limit.
+    /// With `create`: the limit for the bytes of the stream. Beyond this limit, the oldest messages are dropped. `None` means no limit.
     pub keep_bytes: Option<u64>,
     /// With `create`: the time for which the stream keeps messages, in seconds. `None` means no limit.
     pub keep_s: Option<u64>,

@@ -24,7 +24,8 @@ counters! {
         messages_missing: counter "missing_messages_total",
         /// Messages that are larger than the local channel allows. They are also counted as missing.
         messages_too_large: counter "too_large_messages_total",
-        /// Messages that were received, and wait for a gate of the local channel. If the bridge ends before, they are not published.
+        /// Messages that were received, and wait for a gate of the local channel. If the bridge ends while they wait, they are not
+        /// published.
         messages_held,
         /// Messages that the local channel already had, because they arrived before a restart of the bridge.
         messages_behind,

@@ -84,7 +84,8 @@ pub struct Unwrap {
     kept_since: usize,
     past: Vec<Past>,
     left: Left,
-    /// Malformed datagrams that begin like packets of sessions that are not followed. A session that begins later counts its own.
+    /// Malformed datagrams that begin like packets of sessions that are not followed. When the receiver begins to follow a session, the
+    /// datagrams of this session count as damaged.
     unread: Left,
     /// The counters so far. Each datagram is in one of them after [`Unwrap::finish`].
     pub counters: UnwrapCounters,

@@ -240,8 +240,8 @@ fn an_unreadable_packet_before_its_session_is_damage() {
 }
 
 proptest! {
-    /// In this test, the receiver waits long enough for every late packet. Then each message of the capture is delivered once, each other
-    /// message is missing, and each datagram is in one counter.
+    /// In this test, the receiver waits long enough for every late packet. Then each message of the capture is delivered once, every other
+    /// message counts as missing, and each datagram is in one counter.
     #[test]
     fn what_is_in_the_file_comes_out(
         lost in prop::collection::btree_set(0u64..600, 0..200),

@@ -295,7 +295,8 @@ impl Election {
     /// Notes an operator's order to make this egress active. Does nothing if the egress is active already.
     ///
     /// If this egress knows the sequence up to which the active sender has sent, it becomes active immediately. Otherwise it waits for the
-    /// active sender's claim. If no claim arrives in three times `takeover_ms`, there is no active sender, and this egress becomes active.
+    /// active sender's claim. If no claim arrives within three times `takeover_ms`, it assumes that there is no active sender, and becomes
+    /// active.
     pub(crate) fn order(&mut self, now_ns: u64) {
         if self.role != Role::Active && self.ordered_until_ns.is_none() {
             self.ordered_until_ns = Some(now_ns + 3 * self.config.takeover_ns);
@@ -325,8 +326,8 @@ impl Election {
         let oldest = self.firsts[if self.packets < APART { 0 } else { self.packets % APART }];
         match (self.packets, claimed) {
             (0, claimed) => claimed.or((self.seen > 0).then_some(self.seen)),
-            // The claim states a sequence that is not before the last packet that arrived. So this egress might have missed packets, and
-            // begins at the claim's sequence.
+            // The claim states a sequence at or after the end of all received packets. So this egress might have missed packets, and begins
+            // at the claim's sequence.
             (_, Some(claimed)) if claimed >= self.seen => Some(claimed),
             // An egress that has just started might have received only the end of a batch. Another line might lack the beginning of this
             // batch. So the egress begins at the claim's sequence if this sequence is lower than that of the first received packet.
@@ -417,8 +418,8 @@ impl Election {
     }
 }
 
-/// Whether `other` takes precedence over an egress with this claim, mirror flag, rank and random number. The mirror flag says that the ring
-/// comes from another host.
+/// Whether `other` takes precedence over an egress with this claim, mirror flag, rank and random number. The mirror flag says whether the
+/// messages of the egress's ring come from another host.
 fn beats(other: &Sending, (claim, is_mirror, rank, sender): (u64, bool, u8, u64)) -> bool {
     other.claim > claim
         || (other.claim == claim && (other.is_mirror, other.rank, other.sender) < (is_mirror, rank, sender))

@@ -203,7 +203,7 @@ impl World {
         for tick in 0..20_000u64 {
             let ends = tick >= 15_000;
             self.claims_lost = if ends { 0.0 } else { self.claims_lost };
-            // Begin a fault only when the last one is over. Otherwise it could hit the only egress that works.
+            // Begin a fault only when the last one is over. Otherwise the second fault could hit the only egress that works.
             let is_calm = self.now_ns >= self.calm_ns;
             if !ends && is_calm && self.rng.u32(0..800) == 0 {
                 let at = self.rng.usize(0..self.egresses.len());

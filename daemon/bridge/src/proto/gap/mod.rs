@@ -92,7 +92,7 @@ struct Hole {
 }
 
 impl Hole {
-    /// Whether the hole is still new: no server was asked for it. Only a new hole is allowed to grow.
+    /// Whether the hole is still new: no server was asked for its messages. Only a new hole is allowed to grow.
     fn is_fresh(&self) -> bool {
         matches!(self.state, State::Suspect { .. } | State::Wanted)
             && (self.attempts, self.gone_once, self.denied) == (0, 0, 0)
@@ -172,7 +172,8 @@ impl Gaps {
         if self.holes.len() < self.config.max_holes {
             return true;
         }
-        // Messages at the end of the last hole would stop its growth, and the next missing message would make another hole.
+        // Messages at the end of the last hole are refused, because they would stop the growth of this hole, and the next missing message
+        // would make another hole.
         let at = self.holes.partition_point(|hole| hole.end <= first);
         let is_last = at + 1 == self.holes.len();
         let hole = self.holes.get(at);
@@ -206,7 +207,7 @@ impl Gaps {
         }
     }
 
-    /// Notes that `first..end` is missing. These messages come after all known ones.
+    /// Notes that the messages `first..end` are missing. They come after all known messages.
     pub(crate) fn extend(&mut self, now_ns: u64, first: u64, end: u64, counters: &mut ReceiverCounters) {
         if first >= end {
             return;
@@ -368,7 +369,7 @@ impl Gaps {
         let Some((hole, asked_server, sent_ns)) = asked else {
             return;
         };
-        // Servers are asked in turn. Until each has been asked once, an answer can belong to one request only.
+        // Servers are asked in turn. Until each server has been asked once, a server's answer can belong to only one request.
         let sure = asked_server == server && hole.attempts as usize <= self.config.servers;
         if sure {
             state.backoff = 0;

@@ -248,7 +248,8 @@ impl LeaseServer {
         let rtt_ns = wish.rtt_ns.unwrap_or(known_ns);
         let Wish { live, receiver, .. } = wish;
         let lease = Lease { live, receiver, renewed_ns: now_ns, ends_ns, rtt_ns, bucket };
-        // If a client's lease is for repairs, and the client now wants live packets, it needs a place among the leases with live packets.
+        // If a client has a lease for repairs and now wants live packets, this is no renewal: the client needs one of the leases with live
+        // packets.
         let is_renewal = |own: &Lease| own.live || !wish.live;
         if self.leases.get(&from).is_some_and(is_renewal) {
             self.counters.renewed += 1;

@@ -41,8 +41,8 @@ const LEAST_RECORD_BYTES: usize = LENGTH_BYTES + 1;
 /// Whether a datagram that arrived on a line is a packet of a native line. The datagram is not opened, so no keys are needed.
 ///
 /// Every native packet is a valid plain packet with one message, but a receiver of plain lines must not publish it as a message. The
-/// receiver drops packets that look native, so a plain packet of another vendor must never look native. So all fields must be those of a
-/// sender on a line:
+/// receiver drops packets that look native, so a plain packet of another vendor must never look native. Therefore all fields must be those
+/// of a sender on a line:
 ///
 /// - The session has an epoch. Only control packets have no session.
 /// - The message begins with the version, a known kind, and flags and a key that agree.

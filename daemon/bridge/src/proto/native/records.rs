@@ -121,7 +121,7 @@ impl RecordWriter {
         if at + size > buffer.len() {
             return None;
         }
-        // Two stores write the whole head. They also write bytes after it, which belong to the message or are spare.
+        // Two stores write the whole head. They can also write to bytes after the head, which are free or get the message's bytes later.
         let head = buffer.get_mut(self.bytes..)?.first_chunk_mut::<MAX_RECORD_HEAD_BYTES>()?;
         let front = u64::from(length) << 48 | u64::from(bits) << 40 | u64::from(meta.tag) << 24;
         head[..8].copy_from_slice(&front.to_be_bytes());

@@ -150,7 +150,7 @@ impl Rivals {
 }
 
 impl Receiver {
-    // Decides about a packet of another session than the current one. Returns whether that session is now followed.
+    // Decides about a packet of a session that the receiver does not follow. Returns whether the receiver now follows this session.
     pub(super) fn follow(
         &mut self,
         now_ns: u64,

@@ -33,7 +33,8 @@ const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// When the number of ranges that were answered to one receiver reaches this limit, the counts of the recent ranges are halved. So older
 /// ranges count less.
 const REMEMBERED: u32 = 16;
-/// If a second receiver requested at least one in this many of the recent ranges, the server sends even first answers to all receivers.
+/// If at least one in this many of the recent ranges was also requested by a second receiver, the server sends even first answers to all
+/// receivers.
 const SHARED: u32 = 4;
 /// While the server sends even first answers to all receivers, it still sends one of this many first answers only to the asker. So the
 /// server notices when receivers no longer lose the same messages.
@@ -180,7 +181,7 @@ impl Merge {
         if self.is_scarce(now_ns) {
             return Answer::All;
         }
-        // A receiver that requests one range after another has missed messages that other receivers have.
+        // If one receiver requests one range after another, the other receivers probably have these messages.
         if is_same {
             return Answer::One;
         }

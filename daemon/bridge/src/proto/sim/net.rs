@@ -63,7 +63,7 @@ impl Link {
             if rng.f64() >= self.profile.corrupt {
                 arrivals.push(Arrival { at_ns, bytes: bytes.to_vec(), sound: true });
             } else if rng.bool() {
-                // The other half of the damaged datagrams fail their UDP checksum, so the kernel drops them.
+                // Half of the damaged datagrams arrive. The other half fail their UDP checksum, so the kernel drops them.
                 arrivals.push(Arrival { at_ns, bytes: damage(rng, bytes), sound: false });
             }
         }
