@@ -17,7 +17,7 @@ pub(super) struct Silence {
     since_s: Option<u64>,
     /// Datagrams of any kind that had arrived on the lines when the silence began.
     datagrams: u64,
-    /// Packets that had not opened when the silence began.
+    /// Packets that could not be opened, counted until the silence began.
     unopened: u64,
     /// The message for which the receiver waits, and the time since which it waits, by the receiver's clock.
     waits: Option<(u64, u64)>,

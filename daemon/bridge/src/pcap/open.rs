@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The longest wait for the reader of a FIFO.
 const FOR_A_READER: Duration = Duration::from_secs(2);
-/// The time between two looks for the reader of a FIFO.
+/// The time between two attempts to open a FIFO that nobody reads yet.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The permissions of a new capture. A capture contains messages, so only its owner can read it.
 const PRIVATE: u32 = 0o600;

@@ -49,7 +49,7 @@ pub enum CaptureError {
         /// The offset in the file, in bytes.
         offset: usize,
     },
-    /// The file claims a packet that is larger than any real one.
+    /// The file claims a packet that is larger than any real packet.
     #[error("after {packets} packets, at byte {offset}, the file claims one larger than {MAX_BLOCK_BYTES} B")]
     TooLarge {
         /// The number of packets that were read.

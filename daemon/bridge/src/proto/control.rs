@@ -38,7 +38,7 @@ pub type Cookie = [u8; COOKIE_BYTES];
 pub enum ControlDatagram {
     /// A client asks for a cookie. The datagram is padded to the size of the answer.
     Hello {
-        /// Chosen by the client.
+        /// A number that the client has chosen.
         nonce: u64,
     },
     /// The server's answer to `Hello`, and to a cookie that is no longer valid. The server stores nothing about the client.
@@ -50,7 +50,7 @@ pub enum ControlDatagram {
     },
     /// A client that has a cookie asks for a lease, or renews one.
     Subscribe {
-        /// Chosen by the client.
+        /// A number that the client has chosen.
         nonce: u64,
         /// The newest cookie that the client was given.
         cookie: Cookie,
@@ -70,7 +70,7 @@ pub enum ControlDatagram {
     },
     /// A client returns its lease.
     Unsubscribe {
-        /// Chosen by the client.
+        /// A number that the client has chosen.
         nonce: u64,
         /// The newest cookie that the client was given.
         cookie: Cookie,
@@ -119,7 +119,7 @@ pub enum ControlDatagram {
     /// Like `Subscribe`, but also identifies the receiver. A receiver has one lease of each kind, even if its address changes. Servers that
     /// do not know this kind of datagram drop it, and the client then sends `Subscribe`.
     Join {
-        /// Chosen by the client.
+        /// A number that the client has chosen.
         nonce: u64,
         /// The newest cookie that the client was given.
         cookie: Cookie,

@@ -237,7 +237,7 @@ counters! {
         requests_saved: counter "saved_requests_total",
         /// Repairs for all receivers in which this receiver needed no message.
         repairs_overheard: counter "overheard_repairs_total",
-        /// Times that a server told all receivers to wait.
+        /// The number of times that a server told all receivers to wait.
         pauses: counter "pauses_total",
         /// Sessions followed.
         sessions: counter "sessions_total",
@@ -337,23 +337,23 @@ pub enum Refusal {
 counters! {
     /// Requests that were not answered with messages, by reason.
     pub struct RefusedCounters {
-        /// The source is not on the allow-list.
+        /// Requests of sources that are not on the allow-list.
         not_allowed: counter "repair_refused_total" { reason = "not-allowed" },
-        /// The request is damaged.
+        /// Damaged requests.
         malformed: counter "repair_refused_total" { reason = "malformed" },
-        /// The request names another session.
+        /// Requests that name another session.
         foreign_session: counter "repair_refused_total" { reason = "foreign-session" },
-        /// The source has used up its rate.
+        /// Requests of sources that have used up their rate.
         source_rate: counter "repair_refused_total" { reason = "source-rate" },
-        /// All sources together have used up the server's rate.
+        /// Requests that arrived when all sources together had used up the server's rate.
         global_rate: counter "repair_refused_total" { reason = "global-rate" },
-        /// None of the messages asked for is published yet.
+        /// Requests for messages that are not published yet.
         not_yet: counter "repair_refused_total" { reason = "not-yet" },
         /// Requested messages that the ring has overwritten and that no journal has.
         gone: counter "repair_refused_total" { reason = "gone" },
-        /// The source has not proved its address.
+        /// Requests of sources that have not proved their address.
         unproved: counter "repair_refused_total" { reason = "unproved" },
-        /// The journal has the messages, but the disk was busy.
+        /// Requests for messages of the journal that could not be read yet.
         journal_busy: counter "repair_refused_total" { reason = "journal-busy" },
         /// Requested messages that another repair was already carrying to all receivers.
         on_its_way: counter "repair_refused_total" { reason = "on-its-way" },

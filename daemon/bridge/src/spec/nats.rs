@@ -16,7 +16,7 @@ const IN_FLIGHT: RangeInclusive<usize> = 1..=1_024;
 const ACK_MS: RangeInclusive<u64> = 100..=60_000;
 /// The largest size of a file with an account, in bytes.
 const MAX_ACCOUNT_BYTES: u64 = 64 << 10;
-/// The most copies of a stream that the servers can keep.
+/// The greatest number of copies of a stream that the servers can keep.
 const MAX_REPLICAS: u8 = 5;
 
 /// The transport of a bridge's messages.

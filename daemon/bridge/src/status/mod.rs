@@ -266,7 +266,7 @@ counters! {
         link_waits: counter "link_waits_total",
         /// The time for which live packets waited for the link, in nanoseconds.
         link_waited_ns,
-        /// Times that the state file could not be written.
+        /// The number of times that the state file could not be written.
         state_errors: counter "state_errors_total",
         /// The number of times that the state file was removed or moved while the bridge ran, and was created again.
         state_renewed: counter "state_renewed_total",

@@ -53,7 +53,7 @@ counters! {
         lines_rejoined: counter "lines_rejoined_total",
         /// Unicast leases that this receiver has.
         leases_held,
-        /// Times that a server had no room for a lease.
+        /// The number of times that a server had no room for a lease.
         leases_full: counter "leases_full_total",
         /// Bytes of messages that are larger than a packet and not delivered yet.
         reassembly_bytes: gauge "reassembly_bytes",

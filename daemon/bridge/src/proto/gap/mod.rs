@@ -119,7 +119,7 @@ pub struct Gaps {
     any_wanted: bool,
     /// The time at which a server last sent a datagram.
     heard_ns: u64,
-    /// The most unanswered requests that are allowed now.
+    /// The greatest number of unanswered requests that are allowed now.
     window: usize,
     /// The recent delay of messages that seemed lost and then arrived on a line, in nanoseconds.
     lateness_ns: u64,

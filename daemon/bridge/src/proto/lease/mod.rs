@@ -52,11 +52,11 @@ pub(crate) struct LeaseConfig {
     pub lease_ns: u64,
     /// The time for which a cookie is valid, in nanoseconds. If this is shorter than a lease, each renewal takes an additional round trip.
     pub cookie_ns: u64,
-    /// The most leases with live packets at a time.
+    /// The greatest number of leases with live packets at a time.
     pub max_leases: usize,
     /// The limit for the number of leases of all kinds at a time.
     pub max_proved: usize,
-    /// The most leases of any kind for one source address.
+    /// The greatest number of leases of any kind for one source address.
     pub leases_per_source: usize,
     /// The rate of control datagrams for each source address, and for each lease.
     pub source_rate: Rate,
@@ -83,7 +83,7 @@ impl Default for LeaseConfig {
 #[derive(Debug, Clone, Copy)]
 struct Lease {
     live: bool,
-    /// The receiver that has the lease, if it named itself.
+    /// The identity of the receiver that has the lease, if the receiver has sent its identity.
     receiver: Option<u64>,
     renewed_ns: u64,
     ends_ns: u64,

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 pub const FRAGMENT_HEAD_BYTES: usize = 20;
 /// The largest message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// The most fragments of one answer, and so of one request.
+/// The greatest number of fragments of one answer, and so of one request.
 pub const MAX_PARTS: usize = 64;
 /// The limit for the number of messages that are being assembled, or that are complete and wait for earlier messages. While a message is
 /// missing, all later messages that came in fragments wait in the assembler.
@@ -166,7 +166,7 @@ fn class_of(total: usize) -> (usize, usize) {
 #[derive(Debug)]
 pub struct Assembler {
     limit_bytes: usize,
-    /// Sorted by sequence.
+    /// The messages, sorted by sequence.
     open: VecDeque<Assembly>,
     /// The number of bytes of all messages in `open`.
     held_bytes: usize,

@@ -15,7 +15,7 @@ use super::container::{Container, HEAD_BYTES, SEAL_BYTES};
 
 /// Bytes of the body before the first record.
 pub const BASE_BYTES: usize = 8;
-/// The most bytes of a record before its message.
+/// The greatest number of bytes of a record before its message.
 pub const MAX_RECORD_HEAD_BYTES: usize = LENGTH_BYTES + 1 + 2 + 4;
 
 /// Returns the size of the largest message that fits in one packet of `payload_bytes`, in bytes. A message of this size fits even if it has

@@ -39,7 +39,7 @@ const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
 const FORGOTTEN_NS: u64 = 7 * SECOND_NS / 2;
 /// The greatest number of rivals (sessions that the receiver might follow later) at a time.
 const MAX_RIVALS: usize = 4;
-/// The most bytes of packets that are stored for one rival (a session that the receiver might follow later).
+/// The greatest number of bytes of packets that are stored for one rival (a session that the receiver might follow later).
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// The choice of the sessions that a receiver follows.

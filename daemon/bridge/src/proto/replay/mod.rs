@@ -76,7 +76,7 @@ pub struct ReplayConfig {
     pub global_rate: Rate,
     /// Whether the rate for all sources together is at least [`CATCH_UP_FACTOR`] times the feed's own rate, even if `global_rate` is lower.
     pub global_grows: bool,
-    /// The most sources that have a bucket at a time.
+    /// The greatest number of sources that have a bucket at a time.
     pub max_sources: usize,
     /// The link, if its speed is known. Repairs use the part of the link that live packets do not use.
     pub link: Option<Link>,

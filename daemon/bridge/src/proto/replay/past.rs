@@ -11,7 +11,7 @@ use super::{Held, Place};
 use crate::counters;
 use crate::proto::{MILLISECOND_NS, SECOND_NS};
 
-/// The most requests that wait for the disk.
+/// The greatest number of requests that wait for the disk.
 pub const MAX_WAITING: usize = 64;
 /// The pause after a failed read of the journal, in nanoseconds.
 const PAUSE_NS: u64 = 100 * MILLISECOND_NS;

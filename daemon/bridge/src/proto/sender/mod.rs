@@ -59,7 +59,7 @@ const PULSE_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 pub struct SenderConfig {
     /// The largest datagram, in bytes; 23 to 65 507.
     pub payload_bytes: usize,
-    /// The most datagrams in one batch; at least 1.
+    /// The greatest number of datagrams in one batch; at least 1.
     pub batch: usize,
     /// The time for which end-of-session packets are repeated, in nanoseconds.
     pub linger_ns: u64,
