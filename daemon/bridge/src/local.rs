@@ -295,7 +295,7 @@ mod tests {
         next
     }
 
-    /// Reads everything that is there. Returns the sequence that is expected next.
+    /// Reads all events that are waiting. Returns the sequence that is expected next.
     fn read(reader: &mut Subscriber, mut next: u64) -> u64 {
         while let Some(event) = reader.try_recv().unwrap() {
             match event {

@@ -56,7 +56,7 @@ pub(super) struct StateFile {
 
 impl StateFile {
     /// Opens the file, or creates it. If there is a complete record in the file, returns the newest one. Refuses a file that is no state
-    /// file, and one that another bridge has open.
+    /// file, or that another bridge has open.
     pub(super) fn open(path: &Path) -> io::Result<(StateFile, Option<Progress>)> {
         let file = open(path)?;
         let newest = newest(&file);

@@ -180,7 +180,8 @@ mod tests {
             }
         }
         assert_eq!(moment.wall_of(0), 0, "a message without a time");
-        // A time is far away if a host's clock was set, or if a journal is old. An earlier mistake converted such a time to a wrong one.
+        // A time is far away if a host's clock was set, or if a journal is old. An earlier mistake: such a time was converted to a wrong
+        // time.
         let farthest_ns = clock.ns(FARTHEST_TICKS);
         for (ns, is_told) in
             [(farthest_ns - 1_000_000, true), (farthest_ns + 1_000_000, false), (u64::MAX / 4, false)]

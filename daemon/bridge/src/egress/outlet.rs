@@ -55,7 +55,7 @@ pub(super) struct Outlet {
     /// The end of a channel that was closed when the bridge began: the publisher's epoch, and the sequence with which the bridge began.
     /// `None` if the channel was not closed.
     pub(super) closed: Option<(u64, u64)>,
-    /// The sequence after the last gap or lap in the ring. A session that begins after the gap or lap does not begin before this sequence.
+    /// The sequence after the last gap or lap in the ring. A later session begins at this sequence or after it, and so does a later end.
     pub(super) gap_end: u64,
     pub(super) lines: Vec<Line>,
     /// The socket from which unicast leases are served.
@@ -320,7 +320,7 @@ impl Outlet {
     /// Notes that this bridge continues the work of an earlier bridge. If the channel is closed, this bridge sends the end, because the
     /// earlier bridge might have stopped before it sent the end. Then this bridge waits for the next publisher.
     ///
-    /// An earlier mistake: nobody sent this end, and far readers waited for ever.
+    /// An earlier mistake: nobody sent the end of such a channel, and far readers waited for ever.
     pub(super) fn note_resumption(&mut self) {
         self.end = EndWatch::default();
     }
@@ -335,7 +335,7 @@ impl Outlet {
 
     /// Whether the channel has ended since the bridge began. If the bridge began with messages of a closed channel, their end counts.
     ///
-    /// An earlier mistake: this end did not count, and a bridge that started after a short-lived publisher waited for ever.
+    /// An earlier mistake: the end of such messages did not count, and a bridge that started after a short-lived publisher waited for ever.
     pub(super) fn has_ended_since(&self, subscriber: &Subscriber) -> bool {
         let now = subscriber.publisher_state().map(|(epoch, _)| (epoch, subscriber.next_sequence()));
         self.end.is_over(subscriber) && now != self.closed

@@ -63,8 +63,8 @@ impl Inlet {
         self.maker.is_busy() || !self.backlog.is_empty()
     }
 
-    /// Takes the channel from the maker once the channel is open. Then publishes the deliveries of the backlog, until a gate holds one of
-    /// them up. With `waits`, blocks until the channel is open.
+    /// Takes the channel from the maker once the channel is open. Then publishes the deliveries of the backlog, until a gate holds a
+    /// delivery up. With `waits`, blocks until the channel is open.
     #[cold]
     pub(super) fn catch_up(&mut self, waits: bool) {
         loop {

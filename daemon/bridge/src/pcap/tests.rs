@@ -193,7 +193,7 @@ fn times_are_nanoseconds_whatever_the_file_counts_in() {
     let mut nanos = little.clone();
     nanos[..4].copy_from_slice(&0xA1B2_3C4D_u32.to_le_bytes());
     assert_eq!(read_all(&nanos, &[]).0[0].0, Some(1_700_000_000_000_123_456));
-    // The same file as a machine of the other byte order writes it: every field of the headers is reversed.
+    // The same file as a machine of the other byte order writes it: the bytes of every field of the headers are reversed.
     let mut big = little.clone();
     for (at, size) in [(0, 4), (4, 2), (6, 2), (16, 4), (20, 4), (24, 4), (28, 4), (32, 4), (36, 4)] {
         big[at..at + size].reverse();

@@ -343,7 +343,7 @@ fn write_packet(
     out.write_all(frame)
 }
 
-/// Converts both addresses to one family, IPv4 or IPv6. If one address is unspecified, it gets the family of the other one.
+/// Converts both addresses to one family, IPv4 or IPv6. If one address is unspecified, it gets the family of the other address.
 fn addresses(from: IpAddr, to: IpAddr) -> (IpAddr, IpAddr) {
     match (from.to_canonical(), to.to_canonical()) {
         (from, IpAddr::V4(to)) if from.is_unspecified() => (Ipv4Addr::UNSPECIFIED.into(), to.into()),

@@ -134,7 +134,7 @@ impl Histogram {
         self.counts.iter().copied().chain([self.max_ns])
     }
 
-    /// Makes a histogram from the words of another one. Missing words count as 0.
+    /// Makes a histogram from the words of another histogram. Missing words count as 0.
     pub(crate) fn from_words(words: impl IntoIterator<Item = u64>) -> Histogram {
         let mut words = words.into_iter();
         let mut histogram = Histogram::default();
@@ -261,7 +261,8 @@ counters! {
         /// Fragments that arrived while earlier messages were missing, and were dropped because there was no room. The receiver requests
         /// them again.
         fragments_refused: counter "refused_fragments_total",
-        /// Native packets that were dropped without being opened: repeated packets, or packets with messages older than all missing ones.
+        /// Native packets that were dropped without being opened: repeated packets, or packets whose messages are older than all missing
+        /// messages.
         copies: counter "old_packets_total",
     }
 }

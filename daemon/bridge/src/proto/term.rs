@@ -40,7 +40,7 @@ impl Terms {
     }
 
     /// Returns the highest term that is believed if another host names it. Ignore higher terms: a forged term above this limit would hide
-    /// the true ones.
+    /// the true terms.
     pub(crate) fn most(&self) -> u64 {
         self.sure().saturating_add(MOST_AHEAD)
     }

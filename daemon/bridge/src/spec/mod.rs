@@ -259,7 +259,7 @@ pub enum GapMode {
     /// Readers get a gap in place of exactly the messages that will never arrive. The delivery continues after the gap.
     #[default]
     Skip,
-    /// Later messages are not delivered until the missing ones arrive.
+    /// Later messages are not delivered until the missing messages arrive.
     Block,
 }
 

@@ -90,8 +90,8 @@ impl Server {
         (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")
     }
 
-    /// If a test request (probe) to this server is due, schedules the next probe. The result then says whether the server counts as down
-    /// from now on. Returns `None` if no probe is due.
+    /// If a test request (probe) to this server is due, schedules the next probe, and returns whether the server counts as down from now
+    /// on. Returns `None` if no probe is due.
     pub(super) fn take_probe(&mut self, now_ns: u64) -> Option<bool> {
         if !self.is_doubted() || now_ns < self.probe_ns {
             return None;

@@ -452,7 +452,7 @@ fn window_widens_with_answers_and_narrows_when_most_are_lost() {
 }
 
 /// A server of another make might label every packet of a long answer with the sequence of the first packet. If the first packet is lost,
-/// the second one would be mistaken for the first.
+/// the second packet would be mistaken for the first.
 #[test]
 fn a_plain_server_is_asked_for_no_more_than_one_packet_holds() {
     let config = GapConfig { may_be_plain: true, servers: 1, ..GapConfig::default() };

@@ -162,7 +162,7 @@ fn class_of(total: usize) -> (usize, usize) {
     ((size.ilog2() - LEAST_CLASS) as usize, size)
 }
 
-/// The messages that are being assembled, and complete messages that wait for earlier ones.
+/// The messages that are being assembled, and complete messages that wait for earlier messages.
 #[derive(Debug)]
 pub struct Assembler {
     limit_bytes: usize,
@@ -291,7 +291,7 @@ impl Assembler {
         Some(assembly)
     }
 
-    /// Whether a fragment of the message `sequence` at `offset` is the first one of a server's answer.
+    /// Whether a fragment of the message `sequence` at `offset` is the first fragment of a server's answer.
     pub(crate) fn begins_answer(&self, sequence: u64, offset: u32) -> bool {
         offset == self.position(sequence).map_or(0, |at| self.open[at].asked_from)
     }

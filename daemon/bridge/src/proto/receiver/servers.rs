@@ -49,8 +49,8 @@ impl Receiver {
         self.gaps.note_alive(now_ns, server);
     }
 
-    /// Notes a round trip of a server that this receiver has not measured itself, for example one that a lease has measured. This round
-    /// trip replaces the initial guess.
+    /// Notes a server's round trip that this receiver has not measured itself, but for example a lease. This round trip replaces the
+    /// initial guess.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);
     }

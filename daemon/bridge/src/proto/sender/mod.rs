@@ -317,7 +317,7 @@ impl Sender {
     }
 
     /// Whether the session has ended, and its end was repeated for long enough. At least [`LEAST_ENDS`] end packets must have been sent,
-    /// because a receiver does not believe a single one.
+    /// because a receiver does not believe a single packet.
     pub(crate) fn is_finished(&self, now_ns: u64) -> bool {
         let has_lingered = |ended_ns| now_ns.saturating_sub(ended_ns) >= self.config.linger_ns;
         self.counters.ends >= LEAST_ENDS && self.ended_ns.is_some_and(has_lingered)

@@ -31,7 +31,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// If this sequence is missing, returns the sequence after the missing ones.
+    /// If this sequence is missing, returns the sequence after the missing sequences.
     pub(crate) fn missing_to(&self, sequence: u64) -> Option<u64> {
         let lost = self.lost.iter().find(|lost| lost.contains(&sequence)).map(|lost| lost.end);
         lost.or((sequence < self.oldest).then_some(self.oldest))
