@@ -335,7 +335,8 @@ impl Outlet {
 
     /// Whether the channel has ended since the bridge began. If the bridge began with messages of a closed channel, their end counts.
     ///
-    /// An earlier mistake: the end of such messages did not count, and a bridge that started after a short-lived publisher waited for ever.
+    /// An earlier mistake: the end of a closed channel never counted, and a bridge that started after a short-lived publisher waited for
+    /// ever.
     pub(super) fn has_ended_since(&self, subscriber: &Subscriber) -> bool {
         let now = subscriber.publisher_state().map(|(epoch, _)| (epoch, subscriber.next_sequence()));
         self.end.is_over(subscriber) && now != self.closed

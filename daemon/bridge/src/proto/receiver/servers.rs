@@ -49,8 +49,7 @@ impl Receiver {
         self.gaps.note_alive(now_ns, server);
     }
 
-    /// Notes a server's round trip that this receiver has not measured itself, but for example a lease. This round trip replaces the
-    /// initial guess.
+    /// Notes a server's round trip that was measured elsewhere, for example by a lease. This round trip replaces the initial guess.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);
     }
