@@ -9,7 +9,7 @@ use crate::proto::wire::Meta;
 
 /// Bytes of one chunk of the backlog.
 const CHUNK_BYTES: usize = 1 << 20;
-/// The limit for the bytes in the backlog. Further messages are dropped, and readers get a gap in their place.
+/// The limit for the bytes in the backlog. Messages beyond this limit are dropped, and readers get a gap in their place.
 const MAX_BYTES: usize = 64 << 20;
 
 const MESSAGE: u8 = 0;
@@ -58,7 +58,7 @@ impl Backlog {
                 self.lose(sequence..sequence + 1);
                 self.dropped += 1;
             }
-            // Without a limit, many gaps would use much memory.
+            // Add further gaps to the range of dropped messages, because many separate gaps would use much memory.
             Delivery::Gap { ref missing } if self.bytes >= MAX_BYTES || self.lost.is_some() => {
                 self.lose(missing.clone());
             }
@@ -103,7 +103,7 @@ impl Backlog {
         self.first().map(|(delivery, _)| delivery)
     }
 
-    /// Returns the first delivery, and the number of received messages in it.
+    /// Returns the first delivery, and how many received messages it contains. For a gap, returns how many received messages it replaces.
     fn first(&self) -> Option<(Delivery<'_>, u64)> {
         let Some(chunk) = self.chunks.front() else {
             return self.lost.clone().map(|missing| (Delivery::Gap { missing }, self.dropped));

@@ -1,4 +1,4 @@
-//! The common part of all running senders and receivers of bridges, over lines or through an engine. A sender or a receiver is called an
+//! The common part of the running senders and receivers of bridges. A bridge uses lines or an engine. A sender or a receiver is called an
 //! end here.
 
 use super::BridgeError;
@@ -18,7 +18,7 @@ pub struct RunningEnd {
 }
 
 impl RunningEnd {
-    /// Makes an end without threads.
+    /// Makes a sender or receiver without threads.
     pub fn new(life: Arc<Life>, keys: Arc<Keys>) -> Self {
         Self { life, keys, threads: Vec::new() }
     }
@@ -40,7 +40,7 @@ impl RunningEnd {
 
     /// Tells this sender or receiver to stop soon.
     ///
-    /// - A sender announces nothing, so another bridge can continue the session.
+    /// - A sender does not announce that it stops, so another bridge can continue the session.
     /// - A receiver returns its leases and leaves the local channel open, so that another bridge can continue it.
     pub fn stop(&self) {
         self.life.stop();

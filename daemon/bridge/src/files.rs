@@ -1,4 +1,5 @@
-//! Opens files that a configuration names. A name can lead to a FIFO or a device by mistake, and a bridge must not wait for it.
+//! Opens files that a configuration names. A name can lead to a FIFO or a device by mistake, and opening such a file must not block a
+//! bridge.
 
 use rustix::fs::OFlags;
 use std::fs::{File, FileType, OpenOptions};
@@ -9,7 +10,7 @@ use std::path::Path;
 /// Opens a file, and refuses everything that is not an ordinary file. Never waits for another program.
 ///
 /// # Errors
-/// The system's error, or one that says what the name leads to.
+/// The system's error, or an error that names the kind of the file.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     let kind = file.metadata()?.file_type();

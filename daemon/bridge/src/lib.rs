@@ -14,7 +14,7 @@
 //! | [`socket`] | opens and tunes the sockets |
 //! | [`status`] | the state and the counters of a bridge |
 //! | [`local`] | the channel into which an ingress publishes |
-//! | [`backlog`] | deliveries that wait for this channel |
+//! | [`backlog`] | deliveries that wait for the local channel |
 //! | [`origins`] | detects loops between hosts |
 //! | [`promotion`] | makes a mirror the origin of its channel |
 //! | [`pcap`] | reads and writes captures |
@@ -137,7 +137,7 @@ fn larger_packet(bytes: u64) -> String {
 }
 
 impl BridgeError {
-    /// Returns the error of a spec that is invalid.
+    /// Returns an error if the spec is invalid.
     fn check(spec: &spec::BridgeSpec) -> Result<(), BridgeError> {
         let mut problems = spec.problems();
         if spec.engine != spec::Engine::Lines {

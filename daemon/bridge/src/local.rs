@@ -36,7 +36,8 @@ pub struct Local {
     pub counts: LocalCounts,
     /// Whether the channel is new, and no session has begun in it.
     is_new: bool,
-    /// Whether the channel names no session, and none has begun in it. It can have sequences, as after the loss of its memory.
+    /// Whether the channel names no session, and no session has begun in it. Such a channel can have sequences, for example if its memory
+    /// was lost.
     has_no_session: bool,
     /// Whether the channel is as its publisher found it: no delivery has passed yet.
     is_as_found: bool,
@@ -141,7 +142,7 @@ impl Local {
         is_told
     }
 
-    /// Whether the channel names no session, and none has begun in it. The messages before the first session are not asked for.
+    /// Whether the channel names no session, and no session has begun in it. Messages before the first session are not requested.
     pub fn has_no_session(&self) -> bool {
         self.has_no_session
     }
@@ -213,7 +214,7 @@ impl Local {
         self.held.is_none_or(|held| held.tried.elapsed() >= self.try_again_after())
     }
 
-    /// Whether the stream had ended before the bridge came, and no delivery has passed since.
+    /// Whether the stream had ended before the bridge began, and no delivery has passed since.
     pub fn is_ended_as_found(&self) -> bool {
         self.is_as_found && self.publisher.as_ref().is_some_and(Publisher::follows_end)
     }
@@ -258,8 +259,8 @@ impl Local {
     }
 }
 
-/// Leaves the stream open when the bridge ends, because the stream goes on at its source, and the next bridge continues it. If the stream had
-/// ended before the bridge came, and no message has come since, the channel is closed again.
+/// Leaves the stream open when the bridge ends, because the stream continues at its source, and the next bridge continues it here. If the
+/// stream had ended before the bridge began, and no delivery has passed since, closes the channel again.
 impl Drop for Local {
     fn drop(&mut self) {
         if self.is_ended_as_found() {
@@ -277,7 +278,7 @@ mod tests {
 
     const RING: u64 = 64 << 10;
 
-    /// A local channel with this gate, a reader that takes the gate, and a reader that does not.
+    /// Makes a local channel with `gate`, a reader that takes the gate, and a reader that does not take it.
     fn local(dir: &tempfile::TempDir, gate: Gate) -> (Local, Subscriber, Subscriber) {
         let publisher = Publisher::builder("t").dir(dir.path()).capacity(RING).gate(gate).open().unwrap();
         let reader = || Subscriber::builder("t").dir(dir.path());
@@ -294,7 +295,7 @@ mod tests {
         next
     }
 
-    /// Reads everything that is there. Returns the sequence that is expected next.
+    /// Reads all events that are waiting. Returns the sequence that is expected next.
     fn read(reader: &mut Subscriber, mut next: u64) -> u64 {
         while let Some(event) = reader.try_recv().unwrap() {
             match event {
@@ -348,7 +349,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut local, mut slow, mut other) = local(&dir, Gate::new("g").refuse());
         let next = fill(&mut local, 1);
-        // The end needs less room than a message.
+        // Fill the ring with small records, because the end needs less room than a message.
         let publisher = local.publisher.as_mut().unwrap();
         while publisher.try_make_way().is_ok() {
             publisher.session(*b"another on").unwrap();
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!(reader.try_recv().unwrap(), None);
     }
 
-    /// An earlier mistake: a receiver that began in the middle of a feed counted all messages before as lost.
+    /// An earlier mistake: a receiver that began in the middle of a feed counted all earlier messages as lost.
     #[test]
     fn messages_before_the_beginning_of_a_new_channel_are_not_missing() {
         let dir = tempfile::tempdir().unwrap();
@@ -438,7 +439,7 @@ mod tests {
                 true => std::fs::rename(dir.path().join("t"), dir.path().join("u")).unwrap(),
                 false => std::fs::remove_dir_all(dir.path().join("t")).unwrap(),
             }
-            // Another channel of this name is not the one of this publisher.
+            // A new channel with the same name does not count as this publisher's channel.
             let _other = is_moved.then(open);
             wait_until("the removal to be noticed", || {
                 local.look_for_files();

@@ -148,7 +148,7 @@ impl Codec {
         Ok(codec)
     }
 
-    /// Takes the keys if they have changed. Call this every few milliseconds.
+    /// Takes over the shared keys if they have changed. Call this every few milliseconds.
     pub(super) fn look(&mut self, keys: &Keys) {
         if let Some(ring) = self.seen.changed(keys) {
             self.sealer.set_key(ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
@@ -179,7 +179,7 @@ impl Codec {
         Some(&self.out[..size])
     }
 
-    /// Completes a packet of an answer.
+    /// Completes a packet that answers a request.
     pub(super) fn answer(
         sealer: &mut Sealer,
         buffer: &mut [u8],

@@ -1,5 +1,5 @@
-//! A list of the sessions that began on this host. No bridge of this host receives such a session: a feed that returns to its first host
-//! would run in a circle.
+//! A list of the sessions that began on this host. No bridge of this host receives such a session, because a feed that returns to its first
+//! host would run in a circle.
 //!
 //! The bridges of one daemon share this list, and use it only when a session begins. A feed that is relayed from host to host keeps its
 //! session, so the first host recognises a circle of any length.

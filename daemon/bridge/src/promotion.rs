@@ -29,8 +29,8 @@ pub fn most_after(next: u64) -> u64 {
     next.saturating_add(2 * FURTHER).min(MAX_SEQUENCE - 1)
 }
 
-/// Returns the first sequence after the gap that a promotion makes. The channel's messages are known up to `known`. `below` is the reserve
-/// of the channel's journal.
+/// Returns the first sequence after the gap that a promotion makes. `known` is the sequence after the last known message of the channel.
+/// `below` is the reserve of the channel's journal.
 ///
 /// # Errors
 /// [`PromoteError::BeyondJournal`] if the reserve is too low.
@@ -106,13 +106,13 @@ pub enum PromoteError {
 }
 
 /// Whether the ring shows that the channel was promoted, and that no bridge has received it since. The publisher that promotes a channel
-/// takes the ring, writes a long gap and a session, and publishes nothing. The ring can have overwritten this since: then the result is
-/// false. `reader` begins with the oldest message. Reads the whole ring.
+/// takes the ring, writes a long gap and a session, and publishes nothing. If the ring has overwritten these records, the result is false.
+/// `reader` must begin with the oldest message. Reads the whole ring.
 ///
 /// # Errors
 /// The error of the reader.
 pub fn is_promoted(reader: &mut Subscriber) -> Result<bool, RecvError> {
-    // The lag can be up to 64 too low. A living publisher can publish on meanwhile.
+    // The lag can be up to 64 too low. The limit is needed because a living publisher might never stop publishing.
     let last = reader.next_sequence() + reader.lag() + 64;
     let mut seen = Seen::Other;
     while reader.next_sequence() <= last
@@ -138,11 +138,11 @@ enum Seen {
     Other,
     /// A publisher took the ring.
     Epoch,
-    /// Then it skipped the sequences of a promotion.
+    /// After it took the ring, the publisher skipped the sequences of a promotion.
     Gap,
-    /// Then it began a session.
+    /// After the gap of a promotion, the publisher began a session.
     Promotion,
-    /// Another publisher followed.
+    /// After a promotion, another publisher took the ring.
     Promoted,
 }
 
@@ -225,7 +225,7 @@ mod tests {
                 own.close();
                 assert!(is_promoted());
             }
-            // A mirror of a promoted channel gets the same records in its one epoch.
+            // A mirror of a promoted channel gets the same records, but all in one epoch. So the mirror does not count as promoted.
             let mut mirror = open();
             mirror.session(*of(8).as_bytes()).unwrap();
             mirror.publish(b"received").unwrap();

@@ -174,10 +174,10 @@ mod tests {
         let start = Instant::now();
         let mut joined = Vec::new();
         for second in 0..200 {
-            // Both lines are silent for the first ten seconds. Then the other line is heard.
+            // Both lines are silent for the first ten seconds. Then datagrams arrive on the other line.
             counters.lines[1].socket.datagrams += u64::from(second > 10);
             counters.feed.packets += u64::from(second > 10);
-            // After two minutes the line is heard once.
+            // After 150 seconds, one datagram arrives on the first line.
             counters.lines[0].socket.datagrams += u64::from(second == 150);
             let now = start + Duration::from_secs(second);
             assert!(!silences.is_due(1, &counters, now));

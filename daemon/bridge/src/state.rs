@@ -56,7 +56,7 @@ pub(super) struct StateFile {
 
 impl StateFile {
     /// Opens the file, or creates it. If there is a complete record in the file, returns the newest one. Refuses a file that is no state
-    /// file, and one that another bridge has open.
+    /// file, or that another bridge has open.
     pub(super) fn open(path: &Path) -> io::Result<(StateFile, Option<Progress>)> {
         let file = open(path)?;
         let newest = newest(&file);
@@ -94,7 +94,7 @@ impl StateFile {
         self.number += 1;
         self.write_slot(self.number % 2, progress)?;
         if is_lost {
-            // Somebody might have put another state file there, so both slots are replaced.
+            // Somebody might have put another state file at this path, so both slots are replaced.
             self.write_slot((self.number + 1) % 2, progress)?;
         }
         self.file.sync_all()?;
@@ -255,7 +255,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let (mut state, _) = StateFile::open(&path).unwrap();
         assert!(!state.is_damaged(), "a new file");
-        // Somebody puts another file in its place while the bridge runs.
+        // Somebody puts another file in place of the state file while the bridge runs.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, &keys).unwrap();
         let progress = Progress { ring: [3, 4], session: Session::of_channel("TEST", 9).unwrap(), next: 5 };

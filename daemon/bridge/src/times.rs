@@ -113,7 +113,7 @@ pub struct OriginTimes {
 }
 
 impl OriginTimes {
-    /// Returns the choice that a receiving end's spec makes.
+    /// Makes the choice of message times from the spec of a receiver.
     pub fn of(receive: &ReceiveSpec) -> OriginTimes {
         OriginTimes::new(match receive.time {
             TimeMode::Origin => Some(u64::from(receive.clock_limit_us) * MICROSECOND_NS),
@@ -141,7 +141,7 @@ impl OriginTimes {
     }
 
     /// Notes the clock of the ring that messages are published into. If the limit is 0, clock errors do not matter, so the times of
-    /// publication are kept from now on. The first messages arrive before the first pulse (a packet with the sender's clock error).
+    /// publication are kept from now on, even before the first pulse (a packet with the sender's clock error) has arrived.
     pub(crate) fn begin(&mut self, clock: Clock) {
         match self.moment {
             Some(moment) => self.moment = Some(moment.on(clock)),
@@ -180,7 +180,8 @@ mod tests {
             }
         }
         assert_eq!(moment.wall_of(0), 0, "a message without a time");
-        // A time is far away if a host's clock was set, or if a journal is old. An earlier mistake converted such a time to a wrong one.
+        // A time is far away if a host's clock was set, or if a journal is old. An earlier mistake: such a time was converted to a wrong
+        // time.
         let farthest_ns = clock.ns(FARTHEST_TICKS);
         for (ns, is_told) in
             [(farthest_ns - 1_000_000, true), (farthest_ns + 1_000_000, false), (u64::MAX / 4, false)]

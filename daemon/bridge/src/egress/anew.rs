@@ -1,4 +1,5 @@
-//! Reopens lines whose interface was replaced. The socket that sends repairs to all receivers stays open, and only gets the new interface.
+//! Reopens lines whose interface was replaced. The socket that sends repairs to all receivers stays open, and is moved to the new
+//! interface.
 
 use super::failover::EARS;
 use super::line::open_connected;

@@ -143,7 +143,7 @@ impl Failover {
         let mut out = [0; CONTROL_MAX_BYTES];
         let Some(packet) = self.hearing.packet_of(claim, &mut out) else { return };
         for peer in &self.peers {
-            // An error means that a peer is gone, which is no problem of this egress. The next claim is due soon.
+            // Ignore an error: it means that this peer is gone. The next claim is sent soon in any case.
             let _ = datagrams::send(&self.socket, *peer, [packet]);
         }
     }
@@ -153,9 +153,9 @@ impl Failover {
     }
 }
 
-/// Whether this egress can receive the packets of its peers and recognise their senders. For this, each peer must use one IP address for
-/// its claims and for a multicast line. The peers are assumed to be configured like this egress, so the function checks this egress's own
-/// addresses.
+/// Whether this egress can receive the packets of its peers and recognise their senders. For this, each peer must send its claims and the
+/// packets of a multicast line from the same IP address. The peers are assumed to be configured like this egress, so the function checks
+/// this egress's own addresses.
 fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
     let is_of_line = |line: &&Line| line.from.is_some_and(|from| from.ip() == bind.ip());
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))

@@ -90,7 +90,7 @@ impl Hearing {
         self.lines.iter().map(|ear| ear.socket.as_fd())
     }
 
-    /// Takes the keys if they have changed.
+    /// Takes over the shared keys if they have changed.
     pub(super) fn look(&mut self) {
         if let Some(codec) = &mut self.codec {
             codec.look(&self.keys);
@@ -116,7 +116,8 @@ impl Hearing {
         }
     }
 
-    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim, or if it is not sealed although claims must be sealed.
+    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim, or if the claim has no seal although claims must be
+    /// sealed.
     pub(super) fn claim_in(&mut self, now_ns: u64, datagram: &[u8]) -> Option<Claim> {
         let mut out = [0; CONTROL_MAX_BYTES];
         let control = match is_control(datagram) {

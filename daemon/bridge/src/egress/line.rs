@@ -55,7 +55,7 @@ impl Line {
         Ok(opened)
     }
 
-    /// Replaces the socket by one that was opened again.
+    /// Replaces the line's socket by a newly opened socket.
     pub(super) fn renew(&mut self, socket: UdpSocket) {
         (self.socket, self.is_paused, self.segments) = (socket, false, Segments::On);
         self.note_addresses();
@@ -97,7 +97,7 @@ impl Line {
         if is_full != self.is_paused {
             self.is_paused = is_full;
             counters.pauses += u64::from(is_full);
-            // If the system refuses to change the socket's mode, each batch still waits until the socket has room.
+            // If the system refuses to make the socket non-blocking, each batch waits until the socket has room.
             let _ = self.socket.set_nonblocking(is_full);
         }
     }

@@ -15,8 +15,8 @@ use crate::thread::Clock;
 /// session's term (the number in its name).
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Listens on the bridge's multicast lines for `listen_ms`, and looks for sessions with this bridge's tag. Returns the highest term of
-/// these sessions that is not above `most`. (The name of a session consists of a tag and a number, the term.)
+/// Listens on the bridge's multicast lines for `listen_ms`, and looks for sessions with this bridge's tag. The name of a session consists
+/// of a tag and a number, the term. Returns the highest term of the sessions that were found. Terms above `most` are ignored.
 ///
 /// Returns immediately if the bridge has no multicast line. If a line cannot be opened, notes the failure in the list of refusals. On
 /// native lines, only packets that can be opened count.

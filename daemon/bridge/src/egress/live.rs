@@ -20,7 +20,7 @@ use crate::waiting::Choice;
 
 /// The limit for the events that one turn of the loop takes from the ring.
 const EVENTS_PER_TURN: usize = 1_024;
-/// The interval in which a sleeping thread wakes at least once, to check the stop flag.
+/// A sleeping thread wakes at least once in this time, to check the stop flag.
 pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
 /// If no daemon can wake an idle thread, the thread checks at this interval, in nanoseconds, whether the channel was removed. Polls of an
 /// empty ring do not show a removal.
@@ -60,7 +60,7 @@ impl CatchUp {
 pub(super) enum Leaving {
     /// The egress was told to leave. It still sends the messages that were published before the order.
     Sends { until: u64 },
-    /// The egress has sent all messages that were published before the order. Since this time, it only serves repairs.
+    /// The egress has sent all messages that were published before the order. Since the time `since_ns`, it only serves repairs.
     Serves { since_ns: u64 },
 }
 
@@ -135,7 +135,7 @@ impl Live {
             Err(why) => self.outlet.shared.life.fail(why),
         }
         self.outlet.show();
-        // Stop the repairs, too. They serve this session, which is over or is continued by another bridge.
+        // Stop the repair server, too. It serves the session of this egress, which has ended or is continued by another bridge.
         self.outlet.shared.life.stop();
         false
     }
@@ -209,7 +209,7 @@ impl Live {
                 Ok(Some(event)) => {
                     let is_message = matches!(event, Event::Message(_));
                     outlet.take(event);
-                    // The next message might come from another ring.
+                    // After an event that is no message, the next message might come from another ring, which can have another clock.
                     if !is_message {
                         outlet.note_clock(subscriber.clock());
                     }
@@ -273,8 +273,8 @@ impl Live {
         if is_passed_on && is_empty && subscriber.remote_session().is_none() {
             return Ok(false);
         }
-        // The new ring's sequences begin again, so the new session needs an epoch above `own`. If the channel was replaced within half a
-        // second, the epoch of the clock might not be above `own`.
+        // The sequences of the new ring begin again, so the new session needs an epoch above `own`. The clock has another epoch only every
+        // half second, so its epoch might not be above `own`.
         let own = self.outlet.sender.session().epoch();
         let terms = Terms { own, told: self.outlet.shared.told_term(), ..Terms::default() };
         // Receivers follow the previous session, and its term `own` is known. So the bridge need not listen for the terms of other senders.

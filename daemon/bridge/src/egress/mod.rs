@@ -3,7 +3,7 @@
 //!
 //! One thread reads the ring and sends to every line and lease. Another thread, `repair`, retransmits, so that retransmissions do not delay
 //! live packets. The publisher waits for neither thread, unless the bridge uses a gate. If the publisher overwrites messages that the
-//! bridge has not read, receivers get an exact gap.
+//! bridge has not read, and no journal has them, receivers get a gap with exactly these messages.
 //!
 //! After the start, the first thread makes system calls only to send, sleep or yield. On native lines, it makes one more system call for
 //! each pulse (a packet with the sender's state): it asks the kernel for the clock's error.
@@ -67,7 +67,7 @@ pub struct EgressOptions {
     pub is_channel_new: bool,
     /// The list in which the bridge notes the sessions that begin on this host.
     pub origins: Origins,
-    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues where the
+    /// The progress of an earlier egress, which this egress replaces. If the channel is still the same, this egress continues where the
     /// earlier one stopped, even if `from` says something else.
     pub after: Option<Stopped>,
 }
@@ -212,7 +212,7 @@ impl Egress {
         Ok(Line::to(repair.bind, address, live, false))
     }
 
-    /// Stops the egress and returns where it stopped, so that another one can replace it.
+    /// Stops the egress and returns where it stopped, so that another egress can continue there.
     pub fn into_stopped(mut self) -> Stopped {
         self.stop();
         self.join();

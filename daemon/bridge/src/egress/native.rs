@@ -112,7 +112,7 @@ impl NativeState {
         Some(ring.and_then(|ring| ring.sealing(wall_ns()).copied()))
     }
 
-    /// Returns the marks of a message as the wire has them.
+    /// Returns the tag, the key and the time of a message in the form in which native lines send them.
     #[inline]
     pub(super) fn meta_of(&self, message: &Message<'_>) -> Meta {
         let time_ns = self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));

@@ -139,7 +139,7 @@ pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<P
     Ok((Some(file), said))
 }
 
-/// Returns the text for a state file that does not say where to continue.
+/// Returns the text that reports a state file from which this bridge cannot continue.
 fn not_resumed(path: &Path, is_whole: bool, next: u64) -> String {
     let why = if is_whole { "names another stream than the channel's" } else { "has no whole record" };
     format!("the state file {} {why}: this bridge begins with message {next}", path.display())
@@ -247,8 +247,8 @@ pub(super) fn session_of(
     }
     let (tag, ring) = (tag_bytes(spec), run_of(subscriber.header()));
     let clock = term_at(subscriber.header().created_ns);
-    // Returns the session under which the ring was sent before, if its epoch is above `terms.own`. Otherwise the error has the terms from
-    // which the epoch of a new session is chosen.
+    // Returns the session under which the ring was sent before, if its term is above `terms.own`. Otherwise the error has the known terms,
+    // from which the term of a new session is chosen.
     let look = |known: Result<Session, u64>| match known {
         Ok(session) if session.epoch() > terms.own => Ok(session),
         known => {
@@ -256,7 +256,7 @@ pub(super) fn session_of(
             Err(Terms { clock, own, ..terms })
         }
     };
-    // Listen before locking the list: the other bridges use the list meanwhile.
+    // Listen before the list is locked, because listening takes time and the other bridges use the list.
     let heard = match look(origins.of_ring(tag, ring)) {
         Ok(session) => return Ok(session),
         Err(terms) => heard(terms.most())?,

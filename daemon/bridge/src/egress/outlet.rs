@@ -23,7 +23,7 @@ use crate::spec::{BridgeSpec, SendSpec};
 use crate::status::{Phase, SendCounters};
 use crate::thread::Clock;
 
-/// The last part of a wait for the link, in nanoseconds. In this part, the thread spins.
+/// A thread that waits for its share of the link spins during the last part of its wait. This is the length of that part in nanoseconds.
 const SPIN_NS: u64 = 50_000;
 /// A thread that waits for its share of the link checks the stop flag at least this often.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
@@ -55,7 +55,7 @@ pub(super) struct Outlet {
     /// The end of a channel that was closed when the bridge began: the publisher's epoch, and the sequence with which the bridge began.
     /// `None` if the channel was not closed.
     pub(super) closed: Option<(u64, u64)>,
-    /// The sequence after the last gap or lap in the ring. A session that begins after the gap or lap does not begin before this sequence.
+    /// The sequence after the last gap or lap in the ring. A later session begins at this sequence or after it, and so does a later end.
     pub(super) gap_end: u64,
     pub(super) lines: Vec<Line>,
     /// The socket from which unicast leases are served.
@@ -142,8 +142,8 @@ impl Outlet {
         }
     }
 
-    /// Notes the sequence after a gap or a lap. A standby calls this function and not `take`, because `take` would count messages as missed
-    /// that the peer has sent.
+    /// Notes the sequence after a gap or a lap. A standby calls this function and not `take`. The function `take` would also count messages
+    /// as missed, but the peer might have sent these messages.
     pub(super) fn note_hole(&mut self, event: &Event<'_>) {
         self.gap_end = match event {
             Event::Gap { to, .. } => to + 1,
@@ -317,15 +317,15 @@ impl Outlet {
         }
     }
 
-    /// Notes that this bridge continues the work of an earlier one. If the channel is closed, the bridge sends the end: the earlier bridge might
-    /// have ended before it sent the end. Then the bridge waits for the next publisher.
+    /// Notes that this bridge continues the work of an earlier bridge. If the channel is closed, this bridge sends the end, because the
+    /// earlier bridge might have stopped before it sent the end. Then this bridge waits for the next publisher.
     ///
-    /// An earlier mistake: nobody sent this end, and far readers waited for ever.
+    /// An earlier mistake: nobody sent the end of such a channel, and far readers waited for ever.
     pub(super) fn note_resumption(&mut self) {
         self.end = EndWatch::default();
     }
 
-    /// After the end of a channel that was closed before the bridge began has been repeated for long enough, waits for the next publisher.
+    /// Waits for the next publisher. The channel was closed before the bridge began, and the end has been repeated for long enough.
     #[cold]
     pub(super) fn wait_for_publisher(&mut self, subscriber: &Subscriber) {
         self.renew(self.sender.session(), self.sender.next());
@@ -335,7 +335,8 @@ impl Outlet {
 
     /// Whether the channel has ended since the bridge began. If the bridge began with messages of a closed channel, their end counts.
     ///
-    /// An earlier mistake: it did not count, and a bridge that came after a short-lived publisher waited for ever.
+    /// An earlier mistake: the end of a closed channel never counted, and a bridge that started after a short-lived publisher waited for
+    /// ever.
     pub(super) fn has_ended_since(&self, subscriber: &Subscriber) -> bool {
         let now = subscriber.publisher_state().map(|(epoch, _)| (epoch, subscriber.next_sequence()));
         self.end.is_over(subscriber) && now != self.closed
@@ -472,8 +473,8 @@ fn poll_idle(
     }
 }
 
-/// Returns the epoch of the publisher that has closed the channel, and the next sequence. Returns `None` if the channel is not closed, or if
-/// the subscriber waited for the channel itself.
+/// Returns the epoch of the publisher that has closed the channel, and the next sequence. Returns `None` if the channel is not closed, or
+/// if the subscriber's builder waited until the channel existed.
 fn closed(subscriber: &Subscriber) -> Option<(u64, u64)> {
     let is_closed = EndWatch::of(subscriber, Start::Latest) != EndWatch::default();
     subscriber.publisher_state().filter(|_| is_closed).map(|(epoch, _)| (epoch, subscriber.next_sequence()))

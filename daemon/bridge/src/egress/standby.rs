@@ -114,7 +114,7 @@ impl Live {
         };
         let Some(failover) = &mut self.failover else { return Ok(true) };
         // An egress that still listens might become the active one. It must then send the messages that are waiting in the ring, so it
-        // skips none.
+        // skips no messages.
         let events = if failover.election.role() == Role::Listen { 0 } else { SKIP };
         let mut result = Ok(());
         for _ in 0..events {

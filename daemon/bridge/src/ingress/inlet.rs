@@ -63,8 +63,8 @@ impl Inlet {
         self.maker.is_busy() || !self.backlog.is_empty()
     }
 
-    /// Takes the channel from the maker once the channel is open. Then publishes the deliveries of the backlog, until a gate holds one of
-    /// them up. With `waits`, blocks until the channel is open.
+    /// Takes the channel from the maker once the channel is open. Then publishes the deliveries of the backlog, until a gate holds a
+    /// delivery up. With `waits`, blocks until the channel is open.
     #[cold]
     pub(super) fn catch_up(&mut self, waits: bool) {
         loop {
@@ -95,8 +95,8 @@ impl Inlet {
         }
     }
 
-    /// Does the same as [`catch_up`](Self::catch_up) until the backlog is empty. Waits at most `limit`, not counting the time in which the
-    /// channel is being opened. Returns false if a gate still holds deliveries up.
+    /// Repeats [`catch_up`](Self::catch_up) until the backlog is empty, but not longer than `limit`. The call can take longer if the
+    /// channel must be opened first. Returns false if a gate still holds deliveries up.
     #[cold]
     pub(super) fn drain(&mut self, limit: Duration) -> bool {
         let start = Instant::now();
@@ -108,7 +108,7 @@ impl Inlet {
         self.backlog.is_empty()
     }
 
-    /// Returns a sentence about what was received and is not published. Returns `None` if there is nothing.
+    /// Returns a sentence about messages, gaps and ends that were received and are not published. Returns `None` if there are none.
     #[cold]
     pub(super) fn unpublished(&self) -> Option<String> {
         let why = match self.local.held() {
@@ -195,7 +195,7 @@ impl Inlet {
             return Err(PromoteError::Ended(why));
         };
         let promotion = promotion::promote(publisher, came, tag, below)?;
-        // Only messages that are known to have been published count as missing. The other sequences of the gap do not count.
+        // Only messages that are known to have been published count as missing. The other sequences of the promotion's gap do not count.
         self.local.counts.missing += came.1.saturating_sub(promotion.from);
         self.counters.host.next_sequence = publisher.next_sequence();
         self.origins.add(promotion.session, run_of(publisher.header()));
@@ -237,7 +237,8 @@ impl Inlet {
     }
 }
 
-/// Names what waits in the backlog. An earlier mistake: a gap or an end that waited without a message was not named.
+/// Names the messages, the gap or the end that waits in the backlog. An earlier mistake: a gap or an end that waited without a message was
+/// not named.
 #[cold]
 fn unpublished(backlog: &Backlog) -> Option<String> {
     let first = backlog.front()?;

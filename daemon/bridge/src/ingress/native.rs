@@ -15,7 +15,7 @@ use crate::proto::session::Session;
 use crate::proto::wire::Head;
 use crate::spec::{BridgeSpec, Profile};
 
-/// The most senders whose packets are opened at a time.
+/// The greatest number of senders whose packets can be opened at a time.
 const MOST_SENDERS: usize = 64;
 
 /// The state of a receiver of native lines.
@@ -34,7 +34,7 @@ impl NativeReceiving {
         Ok(Some(NativeReceiving { codec, keys: keys.clone() }))
     }
 
-    /// Takes the keys if they have changed.
+    /// Takes over the shared keys if they have changed.
     pub(super) fn look(&mut self) {
         self.codec.look(&self.keys);
     }

@@ -56,7 +56,8 @@ pub(super) fn open_ports(
     Ok(ports)
 }
 
-/// Returns the multicast group on which plain repairs for all receivers arrive. It is joined on the interface of the first multicast line.
+/// Returns the multicast group on which plain repairs for all receivers arrive. The bridge joins the group on the interface of the first
+/// multicast line.
 pub(super) fn repair_line(spec: &BridgeSpec, receive: &ReceiveSpec) -> Option<LineSpec> {
     let via = spec.lines.iter().find(|line| line.group.ip().is_multicast());
     let interface = via.and_then(|line| line.interface.clone());
@@ -88,8 +89,8 @@ pub(super) fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Resu
     Ok(hasher.finish() & 0xFFFF_FFFF_FFFF)
 }
 
-/// Returns a sentence about a channel that has sequences and names no session, if the spec says not where to begin. The receiver then begins
-/// with the first packet that arrives, and asks for nothing before it. An earlier mistake: nobody was told.
+/// Returns a warning if the channel already has sequences but names no session, and the spec does not say where to begin. The receiver then
+/// begins with the first packet that arrives, and requests no earlier messages. An earlier mistake: there was no warning.
 pub(super) fn not_resumed(publisher: &Publisher, from: Option<u64>) -> Option<String> {
     let is_unknown = publisher.remote_session().is_none() && publisher.next_sequence() > 1;
     (is_unknown && from.is_none()).then(|| {

@@ -46,7 +46,7 @@ pub(super) struct Port {
     pub(super) inbox: Inbox,
     pub(super) local: SocketAddr,
     pub(super) drops: Drops,
-    /// Whether the kernel merges packets.
+    /// Decides when the kernel merges the packets of this socket.
     pub(super) merging: Merging,
     /// One lease for each server, or none at all.
     pub(super) leases: Vec<LeaseClient>,
@@ -72,8 +72,8 @@ impl Port {
         }
     }
 
-    /// Counts the packets that the last receive call returned. If there were many, switches merging on. Call this after their messages have
-    /// been published.
+    /// Counts the packets that the last receive call returned together. If there were many, switches merging on. Call this function after
+    /// the messages of these packets have been published.
     #[inline]
     pub(super) fn note_batch(&mut self) {
         let together = self.inbox.together();

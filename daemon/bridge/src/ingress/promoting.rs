@@ -55,12 +55,12 @@ impl Promoter {
         match self.promote(force, 0) {
             Err(PromoteError::BeyondJournal { next, .. }) => Ok(next),
             Err(refused) => Err(refused),
-            Ok(Promotion { to, .. }) => Ok(to + 1), // 0 is below every sequence
+            Ok(Promotion { to, .. }) => Ok(to + 1), // not reached: a reserve of 0 is always too low
         }
     }
 
-    /// Makes the channel a channel of this host. The ingress delivers what it has received, reports everything else as a gap, leaves the
-    /// channel open for its next publisher, and ends. Blocks until the receiving thread has answered.
+    /// Makes the channel a channel of this host. The ingress delivers the messages that it has received, reports the missing messages as a
+    /// gap, leaves the channel open for its next publisher, and ends. Blocks until the receiving thread has answered.
     ///
     /// The promotion is refused in three cases:
     ///
@@ -82,8 +82,8 @@ impl Promoter {
         };
         match answered.recv_timeout(PATIENCE) {
             Ok(promoted) => promoted,
-            // An order that the thread has not taken must not be carried out later. An order that was taken is carried out, however long
-            // that takes.
+            // If the thread has not taken the order, withdraw the order, so that it is not carried out later. If the thread has taken the
+            // order, wait for the answer, however long that takes.
             Err(_) if self.0.orders.take().is_some() => Err(ended()),
             Err(_) => answered.recv().map_err(|_| ended())?,
         }

@@ -43,9 +43,9 @@ const TURNS_PER_ANSWER: u32 = 16;
 /// The longest time for which a stopping bridge waits until the servers confirm that its leases are returned. It then waits for at most the
 /// same time for messages that a gate of the channel holds up.
 const LEAVE_NS: u64 = SECOND_NS / 2;
-/// The counters are updated this many times for each update of the histograms, because histograms are long.
+/// The histograms are shown once for this many updates of the counters, because a histogram is long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
-/// The result of one turn of the loop: the datagrams that it found in the sockets.
+/// Whether one turn of the loop found datagrams in the sockets, and whether more datagrams might be waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,
@@ -118,8 +118,8 @@ impl Receiving {
         if self.inlet.is_waiting() && self.inlet.local.is_try_due() {
             self.inlet.catch_up(false);
         }
-        // Due work is done before receiving, so that it does not delay a message to the reader. A polling thread that has found nothing
-        // checks for due work only in some turns.
+        // Due work is done before receiving. After receiving, it would delay a reader that waits for the CPU of this thread. A polling
+        // thread that has found nothing checks for due work only in some turns.
         let now_ns = self.awake.at(self.clock.now_ns());
         if self.has_found || self.choice.mode == WaitMode::Block || self.turns.is_multiple_of(TURNS_PER_LOOK)
         {
@@ -164,7 +164,7 @@ impl Receiving {
     #[cold]
     fn end(&mut self) {
         self.leave();
-        // If a gate still holds messages up at the end, they are not published. An ingress that continues this session requests these
+        // Messages that a gate still holds up after this wait are not published. An ingress that continues this session requests these
         // messages again.
         self.inlet.drain(Duration::from_nanos(LEAVE_NS));
         self.show(true);
@@ -379,7 +379,7 @@ impl Receiving {
         }
     }
 
-    /// Notes whether something of the feed arrives. Nothing is expected of a feed that had ended before the bridge came.
+    /// Notes whether packets of the feed arrive. If the feed had already ended when the bridge began, no packets are expected.
     fn note_silence(&mut self) {
         let now_ns = self.awake.at(self.clock.now_ns());
         let (lines, servers) = (&self.inlet.counters.lines, &self.receiver.counters().servers);

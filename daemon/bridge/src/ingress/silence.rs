@@ -5,7 +5,8 @@ use crate::spec::{BridgeSpec, LineSpec, ReceiveSpec};
 
 /// A silence is reported after this time. A sender sends heartbeats more often.
 const SILENT_NS: u64 = 5 * SECOND_NS;
-/// Native packets on plain lines are reported for this time. Their sender sends one every second, at least.
+/// Native packets on plain lines are reported until this time after the last such packet. Their sender sends at least one packet each
+/// second.
 const NATIVE_NS: u64 = 10 * SECOND_NS;
 const DAY_S: u64 = 86_400;
 
@@ -16,7 +17,7 @@ pub(super) struct Silence {
     since_s: Option<u64>,
     /// Datagrams of any kind that had arrived on the lines when the silence began.
     datagrams: u64,
-    /// Packets that had not opened when the silence began.
+    /// Packets that could not be opened, counted until the silence began.
     unopened: u64,
     /// The message for which the receiver waits, and the time since which it waits, by the receiver's clock.
     waits: Option<(u64, u64)>,
@@ -25,7 +26,7 @@ pub(super) struct Silence {
 /// The state of a feed, as its receiver knows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heard {
-    /// The time by the receiver's clock, which is never set.
+    /// The time of the receiver's clock. Nobody can set this clock, unlike the wall clock.
     pub(super) now_ns: u64,
     /// The time since the last packet of the feed, or since the start.
     pub(super) silence_ns: u64,
@@ -45,13 +46,13 @@ pub(super) struct Heard {
 pub(super) enum Answer {
     Nothing,
     Something,
-    /// No server has a place for the lease that would carry the feed.
+    /// No server has given a lease for the feed, and a server had no room for this lease.
     Full,
 }
 
 impl Silence {
-    /// Returns a sentence about the silence; `None` if the feed is not silent. `wall_ns` is the time in nanoseconds since 1970. The sentence
-    /// stays the same as long as nothing changes, but for the days.
+    /// Returns a sentence about the silence; `None` if the feed is not silent. `wall_ns` is the time in nanoseconds since 1970. While
+    /// nothing changes, the sentence stays the same, except for the number of days in it.
     pub(super) fn look(&mut self, heard: Heard, wall_ns: u64, places: &Places) -> Option<String> {
         if heard.silence_ns < SILENT_NS {
             (self.since_s, self.datagrams, self.unopened) = (None, heard.datagrams, heard.unopened);
@@ -120,7 +121,7 @@ fn time_of_day(since_s: u64) -> String {
     format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
 }
 
-/// The places from which a receiver gets its feed and its repairs, for people.
+/// The addresses from which a receiver gets its feed and its repairs, as texts for people.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     feed: String,
@@ -168,7 +169,7 @@ mod tests {
             let heard = Heard { silence_ns: silent_s * SECOND_NS, datagrams: 9, unopened, ..nothing_heard() };
             silence.look(heard, 1_000 * SECOND_NS, &places)
         };
-        // Forged packets beside a feed that opens are no reason to look at the keys.
+        // If the packets of the feed can be opened, forged packets are no reason to report a problem of the keys.
         assert_eq!((look(0, 0), look(1, 7)), (None, None));
         assert!(look(5, 7).unwrap().starts_with("nothing has arrived on "));
         let said = look(6, 8).unwrap();

@@ -9,7 +9,7 @@ use super::results::{Protocol, Skipped};
 /// Source, destination and payload of one UDP datagram.
 pub(super) type Found<'a> = (SocketAddr, SocketAddr, &'a [u8]);
 
-// Numbers that capture files have for link layers: https://www.tcpdump.org/linktypes.html
+// The numbers of link layers in capture files: https://www.tcpdump.org/linktypes.html
 const NULL: i32 = 0;
 const ETHERNET: i32 = 1;
 const RAW_BSD: i32 = 12;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The longest wait for the reader of a FIFO.
 const FOR_A_READER: Duration = Duration::from_secs(2);
-/// The time between two looks for the reader of a FIFO.
+/// The time between two attempts to open a FIFO that nobody reads yet.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The permissions of a new capture. A capture contains messages, so only its owner can read it.
 const PRIVATE: u32 = 0o600;
@@ -44,8 +44,8 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Returns the number of the descriptor of this process that the path names, such as `/dev/stdout`, or the path of a shell's `>(program)`.
-/// No other program can put a link there.
+/// If the path names a descriptor of this process, returns the descriptor's number. Such paths are `/dev/stdout` and the path of a shell's
+/// `>(program)`. No other program can put a link there.
 pub(super) fn descriptor_of(path: &Path) -> Option<RawFd> {
     let linked = ["/dev/stdout", "/dev/stderr"].iter().any(|name| path == Path::new(name));
     let path = if linked { fs::read_link(path).ok()? } else { path.to_owned() };
@@ -54,8 +54,9 @@ pub(super) fn descriptor_of(path: &Path) -> Option<RawFd> {
     path.file_name()?.to_str()?.parse().ok().filter(|_| is_ours)
 }
 
-/// Opens the target of a descriptor of this process. What the target already has is kept. A file keeps the descriptor's offset, so that the
-/// capture and the program's other output do not overwrite each other. A FIFO is opened again, because the descriptor might not block.
+/// Opens the target of a descriptor of this process, and keeps the target's content. A file keeps the descriptor's offset, so that the
+/// capture and the program's other output do not overwrite each other. A FIFO is opened again, because its descriptor might be
+/// non-blocking.
 fn open_descriptor(path: &Path, number: RawFd) -> io::Result<File> {
     let own = File::from(duplicate(number)?);
     if fcntl_getfl(&own)? & OFlags::ACCMODE == OFlags::RDONLY {
@@ -63,7 +64,7 @@ fn open_descriptor(path: &Path, number: RawFd) -> io::Result<File> {
     }
     match own.metadata()?.file_type().is_fifo() {
         true => match open_fifo(path, OFlags::empty()) {
-            // The FIFO belongs to another user.
+            // The FIFO belongs to another user, so use the descriptor itself.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(own),
             opened => opened,
         },
@@ -71,7 +72,7 @@ fn open_descriptor(path: &Path, number: RawFd) -> io::Result<File> {
     }
 }
 
-/// Opens a FIFO, for example Wireshark's. Waits only for a while for its reader.
+/// Opens a FIFO, for example a FIFO of Wireshark. Waits up to [`FOR_A_READER`] for a program that reads the FIFO.
 fn open_fifo(path: &Path, more: OFlags) -> io::Result<File> {
     let start = Instant::now();
     loop {

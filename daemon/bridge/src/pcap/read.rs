@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The first size of the read buffer. It is also the limit for the bytes of one packet.
+/// The first size of the read buffer. The buffer grows up to [`MAX_BLOCK_BYTES`] if the file has larger blocks.
 const BUFFER_BYTES: usize = 256 << 10;
 const MAX_BLOCK_BYTES: usize = 16 << 20;
 /// The number of bytes of an empty pcapng block. Such a block has its type once and its length twice.
@@ -21,8 +21,8 @@ const OLD_PACKET: u32 = 2;
 const HEADER_BYTES: usize = 24;
 /// The link type of an interface that was not described. No link type has this number.
 const NO_LINK_TYPE: i32 = -1;
-/// The maximum number of interfaces in a section of a file. No program captures on more interfaces. A file that claims more of them is
-/// wrong, and would only use memory.
+/// The maximum number of interfaces in a section of a file. No program captures on more interfaces. Further interfaces are ignored, because
+/// they would only use memory.
 const MAX_INTERFACES: usize = 65_536;
 
 /// An error after which a capture cannot be read any further.
@@ -49,7 +49,7 @@ pub enum CaptureError {
         /// The offset in the file, in bytes.
         offset: usize,
     },
-    /// The file claims a packet that is larger than any real one.
+    /// The file claims a packet that is larger than any real packet.
     #[error("after {packets} packets, at byte {offset}, the file claims one larger than {MAX_BLOCK_BYTES} B")]
     TooLarge {
         /// The number of packets that were read.
@@ -165,7 +165,7 @@ impl<'a> Capture<'a> {
     /// empty.
     ///
     /// # Errors
-    /// [`CaptureError::NotACapture`] when the first bytes are of neither format, and [`CaptureError::Read`].
+    /// [`CaptureError::NotACapture`] if the file begins neither like pcap nor like pcapng, and [`CaptureError::Read`].
     pub fn open(mut from: impl Read + Send + 'a, ports: &[u16]) -> Result<Self, CaptureError> {
         let head = read_head(&mut from).map_err(|source| CaptureError::Read { packets: 0, source })?;
         let shared = Arc::new(Shared { failure: Mutex::default(), is_opening: AtomicBool::new(true) });
@@ -394,8 +394,8 @@ impl OldPacket<'_> {
     }
 }
 
-// The resolution is a power of ten or, with the top bit set, a power of two. (`ts_resolution` of the library
-// refuses every power of two.)
+// Returns the number of ticks in a second. If the top bit of `resolution` is set, the resolution is a power of two, and otherwise a power
+// of ten. (`ts_resolution` of the library refuses every power of two.)
 fn ticks_per_second(resolution: u8) -> u64 {
     let exponent = u32::from(resolution & 0x7F);
     let base: u64 = if resolution & 0x80 == 0 { 10 } else { 2 };

@@ -22,7 +22,7 @@ pub struct Datagram<'a> {
 pub struct CaptureCounters {
     /// Packets read.
     pub packets: u64,
-    /// UDP datagrams handed out.
+    /// UDP datagrams that were returned to the caller.
     pub datagrams: u64,
     /// Whether the file ends in the middle of a packet. This happens if its writer was killed.
     pub cut_off: bool,

@@ -103,7 +103,7 @@ fn nothing_is_left_out_without_a_reason() {
     let mut tcp = Vec::new();
     PacketBuilder::ipv4([1; 4], [2; 4], 3).tcp(1, 5_000, 1, 1).write(&mut tcp, b"data").unwrap();
     let mut liar = sound.clone();
-    liar[24..26].copy_from_slice(&500u16.to_be_bytes()); // UDP's length passes IP's
+    liar[24..26].copy_from_slice(&500u16.to_be_bytes()); // UDP's length is greater than IP's
     let mut dwarf = sound.clone();
     dwarf[24..26].copy_from_slice(&3u16.to_be_bytes());
     let cut = |bytes: usize| (0, 0, sound.len(), sound[..bytes].to_vec());
@@ -165,7 +165,7 @@ fn a_length_that_a_file_claims_is_not_believed_with_memory() {
     }
 }
 
-/// Any read that fails is reported with the system's error.
+/// Every read that fails is reported with the system's error.
 #[test]
 fn a_disk_that_fails_is_told_apart_from_the_end() {
     struct Failing(Vec<u8>);
@@ -193,7 +193,7 @@ fn times_are_nanoseconds_whatever_the_file_counts_in() {
     let mut nanos = little.clone();
     nanos[..4].copy_from_slice(&0xA1B2_3C4D_u32.to_le_bytes());
     assert_eq!(read_all(&nanos, &[]).0[0].0, Some(1_700_000_000_000_123_456));
-    // The same file as a machine of the other byte order writes it: every field of the headers is reversed.
+    // The same file as a machine of the other byte order writes it: the bytes of every field of the headers are reversed.
     let mut big = little.clone();
     for (at, size) in [(0, 4), (4, 2), (6, 2), (16, 4), (20, 4), (24, 4), (28, 4), (32, 4), (36, 4)] {
         big[at..at + size].reverse();
@@ -225,7 +225,7 @@ fn packet(interface: u32, ticks: u64, frame: &[u8]) -> Vec<u8> {
     block(6, &[&interface.to_le_bytes()[..], &ticks, &length, &length, frame].concat())
 }
 
-/// The parser subtracts 12 from a block's length without checking the length.
+/// The parser subtracts 12 from a block's length without a check, so the length must be checked before.
 #[test]
 fn a_block_that_is_shorter_than_its_own_frame_is_damage_and_no_panic() {
     for kind in (0..13).chain([0x0BAD, 0x8000_0001, u32::MAX]) {
@@ -249,7 +249,7 @@ fn each_interface_of_a_pcapng_has_its_own_link_layer_and_clock() {
         interface(1, 6),
         packet(0, 1_700_000_000_000_000_007, &v4),
         packet(1, 1_700_000_000_000_008, &framed),
-        packet(7, 1, &v4), // described nowhere
+        packet(7, 1, &v4), // of an interface that was not described
         section(),
         interface(1, 0x80 | 10), // 1024 ticks a second
         packet(0, 512, &framed),
@@ -386,7 +386,7 @@ fn what_a_bridge_hands_over_is_read_back() {
     assert!(capture.read().unwrap().is_none());
 }
 
-/// An earlier mistake: a capture that replaced another one kept that file's permissions, and followed links.
+/// An earlier mistake: a capture that replaced an existing file kept the permissions of that file, and followed links.
 #[test]
 fn a_capture_is_private_whatever_was_there_before() {
     let dir = tempfile::tempdir().unwrap();

@@ -163,7 +163,7 @@ impl CaptureFile {
         descriptor_of(path) == Some(1)
     }
 
-    /// Returns why the file takes no more packets, if it takes none. Costs no system call.
+    /// If the file takes no more packets, returns the reason. Costs no system call.
     pub fn broken(&self) -> Option<String> {
         let why = self.tap.shared.broken.get()?;
         let source = io::Error::other(why.clone());
@@ -174,8 +174,8 @@ impl CaptureFile {
     /// Writes the packets that still wait, and closes the file.
     ///
     /// # Errors
-    /// [`CaptureFileError::Write`] if the file could not be written completely. If the writer was too slow for some packets, these are
-    /// counted, and are no error.
+    /// [`CaptureFileError::Write`] if the file could not be written completely. Packets that were dropped because the writer was too slow
+    /// are counted, and are no error.
     pub fn finish(mut self) -> Result<Captured, CaptureFileError> {
         self.tap.shared.stopping.store(true, Ordering::Release);
         let result = self.writer.take().map_or(Ok(Ok(())), JoinHandle::join);
@@ -269,7 +269,7 @@ fn write_all(shared: &CaptureQueues, out: impl Write) -> io::Result<()> {
     }
 }
 
-// magic of nanoseconds | version 2.4 | two zeros | longest packet | link layer
+// The fields: magic number for nanoseconds | version 2.4 | two zeros | longest packet | link layer
 fn file_header() -> [u8; 24] {
     let mut header = [0; 24];
     header[..4].copy_from_slice(&0xA1B2_3C4D_u32.to_le_bytes());
@@ -320,7 +320,7 @@ impl<W: Write> PacketFile<W> {
     }
 }
 
-// seconds | nanoseconds | bytes captured | bytes sent | frame
+// The fields of a packet: seconds | nanoseconds | bytes captured | bytes sent | frame
 fn write_packet(
     out: &mut impl Write,
     time_ns: u64,
@@ -343,7 +343,7 @@ fn write_packet(
     out.write_all(frame)
 }
 
-/// Converts both addresses to one family, IPv4 or IPv6. If one address is unspecified, it gets the family of the other one.
+/// Converts both addresses to one family, IPv4 or IPv6. If one address is unspecified, it gets the family of the other address.
 fn addresses(from: IpAddr, to: IpAddr) -> (IpAddr, IpAddr) {
     match (from.to_canonical(), to.to_canonical()) {
         (from, IpAddr::V4(to)) if from.is_unspecified() => (Ipv4Addr::UNSPECIFIED.into(), to.into()),

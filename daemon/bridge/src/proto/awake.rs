@@ -4,8 +4,8 @@
 use super::MILLISECOND_NS;
 use shmcast::hosting::fault;
 
-/// The most nanoseconds by which this clock advances from one reading to the next. A sleeping receiver wakes after 20 ms, so a longer time
-/// means that the receiver did not run. In a program that calls the receiver less often, this clock runs slow but does not stop.
+/// This clock advances by at most this many nanoseconds from one reading to the next. A sleeping receiver wakes after 20 ms, so a longer
+/// time means that the receiver did not run. In a program that calls the receiver less often, this clock runs slow but does not stop.
 pub(crate) const COUNTED_NS: u64 = 40 * MILLISECOND_NS;
 
 /// A clock that stops while its owner does not run.

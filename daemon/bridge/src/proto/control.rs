@@ -38,7 +38,7 @@ pub type Cookie = [u8; COOKIE_BYTES];
 pub enum ControlDatagram {
     /// A client asks for a cookie. The datagram is padded to the size of the answer.
     Hello {
-        /// Chosen by the client.
+        /// A number that the client has chosen.
         nonce: u64,
     },
     /// The server's answer to `Hello`, and to a cookie that is no longer valid. The server stores nothing about the client.
@@ -50,7 +50,7 @@ pub enum ControlDatagram {
     },
     /// A client that has a cookie asks for a lease, or renews one.
     Subscribe {
-        /// Chosen by the client.
+        /// A number that the client has chosen.
         nonce: u64,
         /// The newest cookie that the client was given.
         cookie: Cookie,
@@ -70,7 +70,7 @@ pub enum ControlDatagram {
     },
     /// A client returns its lease.
     Unsubscribe {
-        /// Chosen by the client.
+        /// A number that the client has chosen.
         nonce: u64,
         /// The newest cookie that the client was given.
         cookie: Cookie,
@@ -119,7 +119,7 @@ pub enum ControlDatagram {
     /// Like `Subscribe`, but also identifies the receiver. A receiver has one lease of each kind, even if its address changes. Servers that
     /// do not know this kind of datagram drop it, and the client then sends `Subscribe`.
     Join {
-        /// Chosen by the client.
+        /// A number that the client has chosen.
         nonce: u64,
         /// The newest cookie that the client was given.
         cookie: Cookie,
@@ -138,9 +138,9 @@ pub enum ControlDatagram {
         cookie: Cookie,
         /// The time for which the lease is valid, in milliseconds.
         lease_ms: u32,
-        /// The number of leases that the server has, or 65535 if it has more.
+        /// The number of the server's leases of the same kind, or 65535 if there are more.
         group: u16,
-        /// The position of this lease among the server's leases, from 0.
+        /// The position of this lease among the server's leases of the same kind, from 0.
         place: u16,
     },
     /// An egress (sending end) announces its role to the other egresses of its stream. Only egresses send and receive this kind of
@@ -245,7 +245,7 @@ impl ControlDatagram {
         body.at
     }
 
-    /// Returns the kind and the body of a control datagram. In a native packet, the datagram consists of these two parts.
+    /// Returns the kind and the body of a control datagram. A native packet contains only these two parts of the datagram.
     pub fn body_of(datagram: &[u8]) -> Option<(u8, &[u8])> {
         Some((*datagram.get(6).filter(|_| is_control(datagram))?, datagram.get(BODY..)?))
     }
@@ -263,7 +263,8 @@ impl ControlDatagram {
     /// Parses a control datagram, and checks all of its bytes.
     ///
     /// # Errors
-    /// [`Malformed::ControlVersion`] for another version, and [`Malformed::Control`] for any other mistake.
+    /// [`Malformed::TooShort`] if the header is incomplete, [`Malformed::ControlVersion`] for another version, and [`Malformed::Control`]
+    /// for any other mistake.
     pub fn parse(datagram: &[u8]) -> Result<ControlDatagram, Malformed> {
         let (header, body) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
         if !header.starts_with(&MAGIC) {

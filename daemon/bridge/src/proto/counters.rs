@@ -17,7 +17,7 @@ counters! {
         sequence_zero: counter "malformed_datagrams_total" { reason = "sequence-zero" },
         /// Datagrams whose sequence plus count does not fit into 64 bits.
         sequence_overflow: counter "malformed_datagrams_total" { reason = "sequence-overflow" },
-        /// Datagrams in which a message reaches past the end.
+        /// Datagrams in which a message reaches past the end of the datagram.
         truncated: counter "malformed_datagrams_total" { reason = "truncated" },
         /// Datagrams in which bytes are left after the last message.
         trailing_bytes: counter "malformed_datagrams_total" { reason = "trailing-bytes" },
@@ -92,8 +92,8 @@ impl Histogram {
         self.max_ns = self.max_ns.max(value_ns);
     }
 
-    // Each value below 8 has a slot of its own. Above that, each octave has eight slots, and the three bits after the leading one choose
-    // among them.
+    // Returns the slot of a value. Each value below 8 has a slot of its own. From 8 on, each octave has eight slots, and the three bits
+    // after the leading bit select one of them.
     fn slot(value_ns: u64) -> usize {
         let octave = (value_ns | 7).ilog2() as usize - 2;
         let step = if octave == 0 { value_ns } else { (value_ns >> (octave - 1)) & 7 };
@@ -134,7 +134,7 @@ impl Histogram {
         self.counts.iter().copied().chain([self.max_ns])
     }
 
-    /// Makes a histogram from the words of another one. Missing words count as 0.
+    /// Makes a histogram from the words of another histogram. Missing words count as 0.
     pub(crate) fn from_words(words: impl IntoIterator<Item = u64>) -> Histogram {
         let mut words = words.into_iter();
         let mut histogram = Histogram::default();
@@ -191,7 +191,7 @@ counters! {
         later: counter "server_later_total",
         /// Answers in which the server said that none of the messages asked for is published yet.
         held: counter "server_held_total",
-        /// Smoothed round trip in nanoseconds; 0 before the first one.
+        /// Smoothed round trip in nanoseconds; 0 before the first measurement.
         rtt_ns,
         /// 1 while the server is down, and otherwise 0. A server is down if it has left several requests unanswered and has sent nothing
         /// for some time. The code that shows the counters sets this value.
@@ -217,7 +217,7 @@ counters! {
         heartbeats,
         /// Packets that arrived on a line after a packet with higher sequences, and that contained missing messages.
         packets_reordered: counter "reordered_packets_total",
-        /// Holes found.
+        /// Holes (ranges of missing messages) found.
         gaps: counter "gaps_total",
         /// Messages in the holes that were found.
         gap_messages: counter "gap_messages_total",
@@ -237,7 +237,7 @@ counters! {
         requests_saved: counter "saved_requests_total",
         /// Repairs for all receivers in which this receiver needed no message.
         repairs_overheard: counter "overheard_repairs_total",
-        /// Times that a server told all receivers to wait.
+        /// The number of times that a server told all receivers to wait.
         pauses: counter "pauses_total",
         /// Sessions followed.
         sessions: counter "sessions_total",
@@ -261,7 +261,8 @@ counters! {
         /// Fragments that arrived while earlier messages were missing, and were dropped because there was no room. The receiver requests
         /// them again.
         fragments_refused: counter "refused_fragments_total",
-        /// Native packets that were dropped without being opened: repeated packets, or packets with messages older than all missing ones.
+        /// Native packets that were dropped without being opened: repeated packets, or packets whose messages are older than all missing
+        /// messages.
         copies: counter "old_packets_total",
     }
 }
@@ -337,23 +338,23 @@ pub enum Refusal {
 counters! {
     /// Requests that were not answered with messages, by reason.
     pub struct RefusedCounters {
-        /// The source is not on the allow-list.
+        /// Requests of sources that are not on the allow-list.
         not_allowed: counter "repair_refused_total" { reason = "not-allowed" },
-        /// The request is damaged.
+        /// Damaged requests.
         malformed: counter "repair_refused_total" { reason = "malformed" },
-        /// The request names another session.
+        /// Requests that name another session.
         foreign_session: counter "repair_refused_total" { reason = "foreign-session" },
-        /// The source has used up its rate.
+        /// Requests of sources that have used up their rate.
         source_rate: counter "repair_refused_total" { reason = "source-rate" },
-        /// All sources together have used up the server's rate.
+        /// Requests that arrived when all sources together had used up the server's rate.
         global_rate: counter "repair_refused_total" { reason = "global-rate" },
-        /// None of the messages asked for is published yet.
+        /// Requests for messages that are not published yet.
         not_yet: counter "repair_refused_total" { reason = "not-yet" },
         /// Requested messages that the ring has overwritten and that no journal has.
         gone: counter "repair_refused_total" { reason = "gone" },
-        /// The source has not proved its address.
+        /// Requests of sources that have not proved their address.
         unproved: counter "repair_refused_total" { reason = "unproved" },
-        /// The journal has the messages, but the disk was busy.
+        /// Requests for messages of the journal that could not be read yet.
         journal_busy: counter "repair_refused_total" { reason = "journal-busy" },
         /// Requested messages that another repair was already carrying to all receivers.
         on_its_way: counter "repair_refused_total" { reason = "on-its-way" },

@@ -173,7 +173,7 @@ impl LeaseClient {
 
     fn enter(&mut self, now_ns: u64, state: LeaseState) {
         self.state = state;
-        // Another server might answer next.
+        // A client that greets again might reach another server, so it no longer counts the server as old.
         self.is_old &= state != LeaseState::Greeting;
         (self.tries, self.wait_ns, self.send_at_ns) = (0, RETRY_FIRST_NS, now_ns);
         self.ask_anew();

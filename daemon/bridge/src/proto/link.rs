@@ -4,8 +4,8 @@
 //! ones. For this reason live packets take at most 95 % of the link. Messages that are published faster wait in the ring. There is one
 //! exception: after a time in which the sender did not run, it immediately sends all messages that were published meanwhile.
 //!
-//! Repairs use what live packets leave of these 95 %. But repairs always have at least 2 % of the link, even if the sum then exceeds 95 %,
-//! so that a receiver that lags can catch up.
+//! Repairs use the part of these 95 % that live packets do not use. Repairs always have at least 2 % of the link, even if the sum then
+//! exceeds 95 %, so that a receiver that lags can catch up.
 //!
 //! All sizes are those on the wire: a packet takes [`FRAME_BYTES`] more than its payload.
 
@@ -26,9 +26,8 @@ const LEAST_BITS: u64 = 1_000_000;
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// The least burst of repairs in bytes: two packets of an Ethernet. It applies to slow links.
 const LEAST_REPAIR_BURST: u64 = 3_000;
-/// The window in which the rate of live packets is measured, in nanoseconds. While the sending thread stands still, the link is free. So
-/// afterwards the thread sends the packets of this pause at once, as far as the link had time for them. At most this much of a pause
-/// counts.
+/// The window in which the rate of live packets is measured, in nanoseconds. After a pause of the sending thread, the thread sends at once
+/// as many packets as the link could have sent during the pause. At most this much of the pause counts.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
 /// The number of steps in a window. The window moves by one step at a time.
 const STEPS: usize = 10;
@@ -147,7 +146,7 @@ impl Pacer {
     /// Notes that this many bytes were sent.
     #[inline]
     pub(crate) fn charge(&mut self, now_ns: u64, bytes: u64) {
-        // The link had time for these bytes since they were published, which was after `empty_ns`. At most `WINDOW_NS` of this time counts.
+        // These bytes were published after `empty_ns`, and the link had time for them since then. At most `WINDOW_NS` of this time counts.
         let since_ns = self.empty_ns.clamp(now_ns.saturating_sub(WINDOW_NS), now_ns);
         self.bucket.charge(since_ns, self.rate, bytes);
         // The debt only shrinks with time. So it cannot be larger when the next packets are sent.

@@ -46,7 +46,7 @@ pub const SECOND_NS: u64 = 1_000_000_000;
 
 /// The greatest number of lines that a receiver listens to. Lines are copies of one feed.
 pub const MAX_LINES: usize = 4;
-/// The most retransmission servers that a receiver asks.
+/// The greatest number of retransmission servers that a receiver asks.
 pub const MAX_SERVERS: usize = 8;
 /// The default payload of a datagram, in bytes. It fits an Ethernet frame and leaves room for the headers of tunnels.
 pub const DEFAULT_PAYLOAD_BYTES: usize = 1_400;

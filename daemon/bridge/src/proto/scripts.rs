@@ -180,7 +180,7 @@ fn play(
 /// Returns the requests that the receiver makes now. Checks that they are not too many, and that each is valid.
 fn asks(config: &ReceiverConfig, receiver: &mut Receiver, now_ns: u64) -> Vec<Asked> {
     // The receiver makes at most `max_requests` requests for confirmed messages, and requests for claims can double this number. If the
-    // times are very great, test requests to doubted servers can double it again.
+    // script waits for a very long time, test requests to doubted servers can double it again.
     let limit = 4 * config.gaps.max_requests.max(1);
     let asks: Vec<_> = std::iter::from_fn(|| receiver.poll_request(now_ns)).take(limit + 1).collect();
     assert!(asks.len() <= limit, "more requests than the window");

@@ -27,7 +27,7 @@ pub enum SessionError {
     Name {
         /// The name that was given.
         name: String,
-        /// The most characters that are allowed.
+        /// The greatest number of characters that are allowed.
         limit: usize,
     },
     /// The epoch needs more than six base-36 digits.

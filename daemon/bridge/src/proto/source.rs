@@ -27,12 +27,12 @@ const LOCKING_PACKETS: u32 = 16;
 /// If the line's source is silent for this time, the line is open to any source. The unit is nanoseconds. An idle source sends heartbeats.
 /// The line must not open between two heartbeats, nor when one heartbeat is late or lost.
 const OPEN_NS: u64 = 3 * HEARTBEAT_EVERY_NS;
-/// If the line's source is silent for this time, the line is open to a source that continues in order. The unit is nanoseconds.
+/// If the line's source is silent for this time, the line can change to another source whose packets are in order. The unit is nanoseconds.
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
 /// The number of consecutive packets that a source must send before the line is locked to it.
 const PASS_PACKETS: u32 = 3;
-/// The largest number of packets that are stored of a copy of the feed. If more arrive, the oldest packets are dropped. If the line then
-/// changes to the source of the copy, the messages of the dropped packets can be missing.
+/// The largest number of stored packets of a copy of the feed. If more arrive, the oldest packets are dropped. If the line then changes to
+/// the source of the copy, the messages of the dropped packets can be missing.
 const MAX_KEPT: usize = 512;
 
 /// The lock of one line.

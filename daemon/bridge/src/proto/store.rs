@@ -1,4 +1,4 @@
-//! Stores packets that arrived before missing messages, until the missing messages have arrived.
+//! Stores packets that arrived while earlier messages were missing, until the missing messages have arrived.
 //!
 //! The store has runs of consecutive messages, which are sorted by sequence and never overlap. Each run is in a buffer from a pool. The
 //! packets arrive nearly sorted, so a deque with binary search is as fast as a tree.

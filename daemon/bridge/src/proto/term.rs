@@ -24,7 +24,7 @@ pub(crate) struct Terms {
     pub own: Option<u64>,
     /// The highest term that was heard on the lines.
     pub heard: Option<u64>,
-    /// The highest term of receivers that reported our session as older than theirs.
+    /// The highest term that receivers have reported, because they follow a later session than ours.
     pub told: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Terms {
     }
 
     /// Returns the highest term that is believed if another host names it. Ignore higher terms: a forged term above this limit would hide
-    /// the true ones.
+    /// the true terms.
     pub(crate) fn most(&self) -> u64 {
         self.sure().saturating_add(MOST_AHEAD)
     }

@@ -150,7 +150,8 @@ mod tests {
     use shmcast::{History, Publisher, Subscriber};
     use shmcast_testkit::wait_for;
 
-    /// An earlier mistake: if the journal's directory was away at the first request, all messages of the journal counted as gone at once.
+    /// An earlier mistake: if the journal's directory was missing at the first request, all messages of the journal counted as gone at
+    /// once.
     #[test]
     fn a_journal_that_is_away_at_the_first_request_is_not_gone() {
         let dir = tempfile::tempdir().unwrap();

@@ -51,8 +51,8 @@ use store::{Request, Store};
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// Pause between two attempts to open a ring, in nanoseconds.
 const RETRY_NS: u64 = 20 * MILLISECOND_NS;
-/// The number of a ring that the sending thread does not send. Any other ring has the number of the sending thread's change to this ring.
-/// The number of a change is even, and this number is odd, so they are never equal.
+/// The number of a ring that the sending thread does not send. Any other ring has the number of the change with which the sending thread
+/// changed to this ring. The number of a change is even, and this number is odd, so they are never equal.
 const NO_CHANGE: u64 = u64::MAX;
 /// The number of bytes in a receive slot. Requests and control datagrams fit. A longer datagram is neither a request nor a control
 /// datagram, so it need not fit.
@@ -247,7 +247,7 @@ impl Repair {
                 self.answer_all();
                 self.answer_waiting();
                 self.measure();
-                // The session can change or end while requests keep arriving, so check for that after every batch.
+                // The session can change or end while requests keep arriving, so check the session after every batch.
                 if fault!("repairs_look_at_nothing_else") {
                     continue;
                 }
@@ -360,7 +360,7 @@ impl Repair {
         let now_ns = clock.now_ns();
         store.take(now_ns);
         while let Some(request) = store.ready(now_ns) {
-            // A request of an earlier feed is not answered.
+            // While the sending thread and the store are at different rings, no request is answered.
             let Some(server) = Server::of(shared, replay, store) else { continue };
             counters.serving.replies_refused += match (request, &mut *native) {
                 (Request::Plain { from, datagram }, _) => {
@@ -422,7 +422,7 @@ impl ControlServer<'_> {
     ) -> Option<usize> {
         let control = ControlDatagram::parse(datagram).ok();
         if let Some(ControlDatagram::Stale { session, .. }) = control {
-            // Only a receiver with a lease is known to receive at its address.
+            // Only a receiver with a lease is known to receive at its address, so only its report is believed.
             let is_believed = self.leases.is_proved(now_ns, from) && self.shared.note_told(session);
             self.counters.serving.told_stale += u64::from(is_believed);
             return None;

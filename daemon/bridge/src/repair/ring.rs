@@ -95,7 +95,7 @@ impl Ring {
         loop {
             match subscriber.try_recv_into(room) {
                 Ok(Some(Event::Message(message))) => {
-                    // The ring might be a later one of the channel, with another clock.
+                    // The ring might be a later ring of the channel, with another clock.
                     let time_ns =
                         moment.map_or(0, |moment| moment.on(subscriber.clock()).wall_of(message.time));
                     let meta = Meta { tag: message.tag, key: message.key, time_ns };

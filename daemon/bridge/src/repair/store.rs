@@ -59,9 +59,9 @@ impl Store {
         *self = Store { earlier, ..Store::new(subscriber, change, floor) };
     }
 
-    /// Notes the session's first message. A session can begin in a ring that has messages of the session before.
+    /// Notes the session's first message. A session can begin in a ring that also has messages of the previous session.
     ///
-    /// An earlier mistake: the journal's messages of the session before answered requests of the next session.
+    /// An earlier mistake: the journal's messages of the previous session were sent as answers to requests of the next session.
     pub(super) fn set_floor(&mut self, floor: u64) {
         if floor != self.floor {
             self.floor = floor;

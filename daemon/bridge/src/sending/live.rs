@@ -64,7 +64,7 @@ impl LiveCopy {
         Self { version: 0, addresses: room(), next: room() }
     }
 
-    /// Returns the present addresses, or the previous ones while the table is being changed. Allocates nothing.
+    /// Returns the present addresses, or the previous addresses while the table is being changed. Allocates nothing.
     #[inline]
     pub(crate) fn look(&mut self, table: &LiveTable) -> &[SocketAddr] {
         let version = table.version.load(Ordering::Acquire);

@@ -166,8 +166,8 @@ impl Sending {
         *self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a receiver follows `session`. Returns whether that is a later session of our channel. A session that is too far ahead is
-    /// ignored.
+    /// Notes that a receiver follows `session`. Returns whether `session` is a later session of our channel. A session that is too far
+    /// ahead is ignored.
     pub(super) fn note_told(&self, session: Session) -> bool {
         let ours = self.session();
         let (Some(own), Some(told)) = (ours.epoch(), session.epoch()) else { return false };

@@ -12,7 +12,7 @@ use super::SocketError;
 use crate::proto::link::Link;
 use crate::spec::LineSpec;
 
-/// An interface. By default the kernel chooses it.
+/// An interface of this host. If none is configured, the kernel chooses one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interface {
     /// The index of the interface; 0 if the kernel chooses.

@@ -69,7 +69,7 @@ pub enum SocketError {
         /// The system's error.
         source: io::Error,
     },
-    /// There is no interface with this name or address, or it has no address of the group's family.
+    /// There is no interface with this name or address, or the interface has no address of the group's family.
     #[error("line {group}: interface {name:?} {why}: give one of {}", found.join(", "))]
     Interface {
         /// The line's group.

@@ -259,7 +259,7 @@ pub enum GapMode {
     /// Readers get a gap in place of exactly the messages that will never arrive. The delivery continues after the gap.
     #[default]
     Skip,
-    /// Later messages are not delivered until the missing ones arrive.
+    /// Later messages are not delivered until the missing messages arrive.
     Block,
 }
 
@@ -327,7 +327,7 @@ impl BridgeSpec {
         self.session.clone().unwrap_or_else(|| tag_of(&self.channel))
     }
 
-    /// Returns the problems of the spec. Each problem has the field and a text about what to do. If the bridge can be started, there are no
+    /// Returns the problems of the spec. Each problem has the field and a text about what to do. If the spec is valid, there are no
     /// problems.
     pub fn problems(&self) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();

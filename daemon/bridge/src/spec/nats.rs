@@ -8,7 +8,7 @@ use super::server::{Account, NoAccount, ServerAddress, addresses};
 use super::{BridgeSpec, HistoryFrom, SendSpec};
 use crate::private;
 
-/// The sizes of a block, in bytes.
+/// The allowed sizes of a block, in bytes.
 const BLOCK_BYTES: RangeInclusive<usize> = 1 << 10..=8 << 20;
 /// The allowed numbers of blocks that wait for an answer.
 const IN_FLIGHT: RangeInclusive<usize> = 1..=1_024;
@@ -16,7 +16,7 @@ const IN_FLIGHT: RangeInclusive<usize> = 1..=1_024;
 const ACK_MS: RangeInclusive<u64> = 100..=60_000;
 /// The largest size of a file with an account, in bytes.
 const MAX_ACCOUNT_BYTES: u64 = 64 << 10;
-/// The most copies of a stream that the servers can keep.
+/// The greatest number of copies of a stream that the servers can keep.
 const MAX_REPLICAS: u8 = 5;
 
 /// The transport of a bridge's messages.
@@ -71,7 +71,7 @@ pub struct NatsSpec {
     /// With `create`: the number of servers that keep a copy of the stream. `None` means 3 if at least three servers are given, and
     /// otherwise 1.
     pub replicas: Option<u8>,
-    /// With `create`: the limit for the bytes of the stream. Beyond it, the oldest messages are dropped. `None` means no limit.
+    /// With `create`: the limit for the bytes of the stream. Beyond this limit, the oldest messages are dropped. `None` means no limit.
     pub keep_bytes: Option<u64>,
     /// With `create`: the time for which the stream keeps messages, in seconds. `None` means no limit.
     pub keep_s: Option<u64>,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-/// The most bytes of an IP packet in an Ethernet frame.
+/// The greatest number of bytes of an IP packet in an Ethernet frame.
 pub(super) const ETHERNET_MTU: usize = 1_500;
 /// The largest UDP payload that fits an Ethernet frame over IPv4, in bytes. Over IPv6 it is 20 bytes less: see
 /// [`BridgeSpec::ethernet_payload_bytes`](super::BridgeSpec::ethernet_payload_bytes).

@@ -13,7 +13,7 @@ use crate::proto::limit::Network;
 
 /// The upper limit of `listen_ms`, in milliseconds.
 const MAX_LISTEN_MS: u64 = 10_000;
-/// The most peers: other egresses of the stream.
+/// The greatest number of peers: other egresses of the stream.
 const MAX_PEERS: usize = 8;
 /// The upper limit of `merge_us` and `linger_us`, in microseconds.
 const MAX_MERGE_US: u64 = 1_000_000;
@@ -137,7 +137,7 @@ pub struct RepairSpec {
     /// The rate of repairs for each receiver, in bytes a second. `None` means 25 000 000, or twice the feed's own rate if that is more.
     #[serde(default)]
     pub source_rate_bytes: Option<u64>,
-    /// The most leases with live packets at a time; 64 by default.
+    /// The greatest number of leases with live packets at a time; 64 by default.
     #[serde(default = "default_max_leases")]
     pub max_leases: usize,
     /// The limit for the number of leases of all kinds at a time; 4096 by default. Leases of receivers that only request repairs count as
@@ -229,7 +229,7 @@ impl RepairSpec {
 }
 
 impl SendSpec {
-    /// Returns how long the bridge serves repairs after the end.
+    /// Returns how long the bridge serves repairs after the channel is closed, or after the bridge was told to leave.
     pub(crate) fn linger(&self) -> Duration {
         Duration::from_millis(self.linger_ms)
     }

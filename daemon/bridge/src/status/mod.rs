@@ -104,7 +104,7 @@ pub struct Life {
     stop: AtomicBool,
     phase: AtomicU8,
     session: Mutex<Option<Session>>,
-    /// The message with which a received channel that named no session began; 0 if it did not begin, or began with its first message.
+    /// If a received channel named no session: the message with which it began; 0 if it has not begun, or began with its first message.
     beginning: AtomicU64,
     /// The session of another feed that arrives on the same lines, and is ignored.
     stranger: Mutex<Option<Session>>,
@@ -159,13 +159,13 @@ impl Life {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
     }
 
-    /// Notes with which message a received channel that named no session begins. Call this before the session is noted.
+    /// Notes the message with which a received channel begins, if the channel named no session. Call this before the session is noted.
     pub fn note_beginning(&self, first: u64) {
         self.beginning.store(first, Ordering::Relaxed);
     }
 
-    /// Returns the end of a sentence about the session. It says with which message a received channel that named no session
-    /// began, if not with its first one.
+    /// Returns the end of a sentence about the session: the message with which a received channel began, if the channel named no session.
+    /// The text is empty if the channel began with its first message.
     pub fn beginning(&self) -> String {
         match self.beginning.load(Ordering::Relaxed) {
             0 => String::new(),
@@ -248,8 +248,8 @@ counters! {
         datagrams_refused: counter "refused_datagrams_total",
         /// The number of times that the publisher overwrote messages before the sending bridge had read them.
         lapped: counter "lapped_total",
-        /// Messages that were overwritten before the bridge had sent them, or were out of order in the ring. Every receiver has a gap in
-        /// their place.
+        /// Messages that were overwritten before the bridge had sent them, or were out of order in the ring. Receivers can get them only
+        /// from the channel's journal.
         messages_missed: counter "missed_messages_total",
         /// Messages that are in gaps of the channel itself.
         gap_messages,
@@ -266,7 +266,7 @@ counters! {
         link_waits: counter "link_waits_total",
         /// The time for which live packets waited for the link, in nanoseconds.
         link_waited_ns,
-        /// Times that the state file could not be written.
+        /// The number of times that the state file could not be written.
         state_errors: counter "state_errors_total",
         /// The number of times that the state file was removed or moved while the bridge ran, and was created again.
         state_renewed: counter "state_renewed_total",

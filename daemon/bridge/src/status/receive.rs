@@ -24,7 +24,8 @@ counters! {
         messages_missing: counter "missing_messages_total",
         /// Messages that are larger than the local channel allows. They are also counted as missing.
         messages_too_large: counter "too_large_messages_total",
-        /// Messages that were received, and wait for a gate of the local channel. At the end of the bridge, they are not published.
+        /// Messages that were received, and wait for a gate of the local channel. If the bridge ends while they wait, they are not
+        /// published.
         messages_held,
         /// Messages that the local channel already had, because they arrived before a restart of the bridge.
         messages_behind,
@@ -52,7 +53,7 @@ counters! {
         lines_rejoined: counter "lines_rejoined_total",
         /// Unicast leases that this receiver has.
         leases_held,
-        /// Times that a server had no room for a lease.
+        /// The number of times that a server had no room for a lease.
         leases_full: counter "leases_full_total",
         /// Bytes of messages that are larger than a packet and not delivered yet.
         reassembly_bytes: gauge "reassembly_bytes",
@@ -141,7 +142,7 @@ impl ReceiveCounters {
     }
 }
 
-// The tables have room for the most lines and servers. The entries after the last used one are left out.
+// The tables have room for the largest number of lines and servers. The entries after the last used one are left out.
 fn used_lines<S: Serializer>(lines: &[LineStatus], serializer: S) -> Result<S::Ok, S::Error> {
     let used = lines.iter().rposition(|line| line.socket.datagrams > 0).map_or(0, |last| last + 1);
     serializer.collect_seq(&lines[..used])

@@ -1,4 +1,4 @@
-//! The counters of a feed. Each datagram is in one of them.
+//! The counters of a captured feed. Each datagram is in exactly one of the counters that `accounted` adds up.
 
 use crate::proto::counters::MalformedCounters;
 
@@ -13,7 +13,7 @@ pub struct UnwrapCounters {
     pub copies: u64,
     /// Packets without messages: heartbeats and ends.
     pub heartbeats: u64,
-    /// Datagrams between the ends of a bridge.
+    /// Control datagrams between the sender and the receivers of a bridge.
     pub controls: u64,
     /// Requests of receivers.
     pub requests: u64,
@@ -41,7 +41,7 @@ pub struct UnwrapCounters {
     pub missing: u64,
     /// Messages and fragments for which there was no room.
     pub refused: u64,
-    /// Packets that arrived after later ones, and filled a hole.
+    /// Packets that filled a hole, because they arrived after later packets.
     pub reordered_packets: u64,
 }
 

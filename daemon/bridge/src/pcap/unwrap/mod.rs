@@ -3,10 +3,10 @@
 //! The receiver of a bridge does this work. Here, the receiver's clock counts packets instead of time, because the time stamps of a capture
 //! can be wrong. The receiver gives up a hole once [`HELD_PACKETS`] packets of the feed have arrived after the hole.
 //!
-//! A channel has one feed, so the receiver follows one session at a time. Packets of other sessions are kept, at most [`HELD_PACKETS`] of
-//! them; the oldest are left out and counted. The receiver counts the packets that were kept since the followed session last sent new
-//! messages. When this number reaches the limit of the following table, the receiver leaves the followed session. Then it handles the kept
-//! packets in order.
+//! A channel has one feed, so the receiver follows one session at a time. It keeps up to [`HELD_PACKETS`] packets of other sessions. If
+//! more arrive, it leaves out the oldest ones and counts them. The receiver counts the packets that were kept since the followed session
+//! last sent new messages. When this number reaches the limit of the following table, the receiver leaves the followed session. Then it
+//! handles the kept packets in order.
 //!
 //! | the followed session | the other session | when the receiver leaves the followed session |
 //! |---|---|---|
@@ -84,7 +84,8 @@ pub struct Unwrap {
     kept_since: usize,
     past: Vec<Past>,
     left: Left,
-    /// Malformed datagrams that begin like packets of sessions that are not followed. A session that begins later counts its own.
+    /// Malformed datagrams that begin like packets of sessions that are not followed. When the receiver begins to follow a session, the
+    /// datagrams of this session count as damaged.
     unread: Left,
     /// The counters so far. Each datagram is in one of them after [`Unwrap::finish`].
     pub counters: UnwrapCounters,
@@ -144,7 +145,7 @@ impl Unwrap {
         }
     }
 
-    // Returns the kept packets that must be routed next, if the followed session was left.
+    // Handles a datagram. If the receiver leaves the followed session, returns the kept packets, which must be routed next.
     fn route<'a>(
         &mut self,
         datagram: &[u8],

@@ -21,7 +21,7 @@ pub(super) struct Head {
 #[derive(Debug)]
 pub(super) enum Parsed {
     Packet(Head),
-    /// A datagram between the ends of a bridge.
+    /// A control datagram between the sender and a receiver of a bridge.
     Control,
     /// A receiver's request for messages.
     Request,

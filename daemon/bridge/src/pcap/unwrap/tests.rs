@@ -105,7 +105,8 @@ fn a_file_begins_with_its_first_message_and_a_pipe_tells_what_came_before_its_fi
     assert_eq!((got, counters.implausible), (vec![begun("FEED"), Got::Messages(1..5)], 1));
 }
 
-/// Three packets that agree are believed, and no message is lost. This is also true if packets of a slower line arrive between them.
+/// If three packets have sequences that are far ahead but close to each other, the receiver accepts them, and no message is lost. This is
+/// also true if packets of a slower line arrive between them.
 #[test]
 fn a_leap_that_others_agree_with_loses_nothing() {
     let far = 5_000_000_000;
@@ -120,7 +121,7 @@ fn a_leap_that_others_agree_with_loses_nothing() {
     assert_eq!(counters.implausible, 1);
 }
 
-/// The receiver stays with a feed that continues, even if another session's name seems to end in a later epoch.
+/// The receiver stays with a feed that continues, even if the name of another session seems to have a later epoch.
 #[test]
 fn two_feeds_beside_each_other_are_one_feed_and_packets_that_are_told() {
     for (a, b) in [("AAAA012345", "BBBB012346"), ("0000012346", "0000012345"), ("0000012345", "0000012346")] {
@@ -136,7 +137,7 @@ fn two_feeds_beside_each_other_are_one_feed_and_packets_that_are_told() {
     }
 }
 
-/// If one session follows another, both are delivered completely. This includes copies and repairs of the first session that arrive late.
+/// If one session follows another, both are delivered completely, even if copies and repairs of the first session arrive late.
 #[test]
 fn sessions_that_follow_each_other_are_whole() {
     let feed = |name: &'static str, messages: u64| (1..=messages).map(move |n| packet(name, n, 1));
@@ -218,7 +219,7 @@ fn what_is_no_packet_of_the_feed_is_named() {
     assert_eq!((counters.damaged, counters.has_lost()), (1, true));
 }
 
-/// An earlier mistake: an unreadable packet counted only if its session was followed already.
+/// An earlier mistake: an unreadable packet counted as damaged only if its session was already followed.
 #[test]
 fn an_unreadable_packet_before_its_session_is_damage() {
     let mut first = packet("FEED", 1, 1);
@@ -229,7 +230,7 @@ fn an_unreadable_packet_before_its_session_is_damage() {
     let (got, counters) = unwrap(None, &datagrams, true);
     assert!(got.contains(&Got::Messages(2..4)), "{got:?}");
     assert_eq!((counters.malformed.total(), counters.damaged, counters.has_lost()), (3, 1, true));
-    // An earlier mistake: nothing more was remembered after 256 other datagrams.
+    // An earlier mistake: unreadable packets were no longer noted after 256 other datagrams.
     let noise = (0..300u64).map(|n| [n.to_be_bytes(), n.to_be_bytes()].concat());
     let datagrams: Vec<_> = noise.chain([first.clone(), packet("FEED", 2, 1)]).collect();
     let (_, counters) = unwrap(None, &datagrams, true);
@@ -239,8 +240,8 @@ fn an_unreadable_packet_before_its_session_is_damage() {
 }
 
 proptest! {
-    /// In this test, the receiver waits long enough for every late packet. Then each message of the capture is delivered once, each other
-    /// message is missing, and each datagram is in one counter.
+    /// In this test, the receiver waits long enough for every late packet. Then each message of the capture is delivered once, every other
+    /// message counts as missing, and each datagram is in one counter.
     #[test]
     fn what_is_in_the_file_comes_out(
         lost in prop::collection::btree_set(0u64..600, 0..200),

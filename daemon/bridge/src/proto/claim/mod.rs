@@ -9,10 +9,10 @@
 //! All egresses of a stream have the same messages under the same sequences. So two active egresses do no harm: they send the same
 //! messages twice.
 //!
-//! An egress that takes over repeats the packets that might not have reached every receiver. It begins at one of two places: 64 packets
 //! An egress that takes over repeats the packets that might not have reached every receiver. Usually it begins 64 packets before the last
-//! packet that it heard on the line. If the other egress's claim states a later sequence than these packets, it begins at the claim's
+//! packet that it received on a line. If the other egress's claim states a sequence after all received packets, it begins at the claim's
 //! sequence.
+//!
 //! An active egress stops only if it hears a higher claim and also packets of the egress that made the claim. The claim alone is not
 //! enough, because anybody can forge one packet.
 //!
@@ -51,7 +51,7 @@ pub enum Role {
     Active,
 }
 
-/// A claim in the form in which it is sent. An egress sends its claims to the other egresses of its stream.
+/// The announcement of an egress's role and progress. An egress sends its claims to the other egresses of its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The session that the egress sends or would send.
@@ -194,7 +194,7 @@ impl Election {
         if claim.sender == self.config.sender || !is_ours {
             return;
         }
-        // The limit prevents a forger from using up the numbers.
+        // The limit prevents a forger from using up the numbers of claims.
         if claim.claim > self.highest.saturating_add(1 << 32) {
             return;
         }
@@ -292,10 +292,11 @@ impl Election {
         self.role = Role::Standby;
     }
 
-    /// Makes this egress active, because an operator ordered it. Does nothing if the egress is active already.
+    /// Notes an operator's order to make this egress active. Does nothing if the egress is active already.
     ///
     /// If this egress knows the sequence up to which the active sender has sent, it becomes active immediately. Otherwise it waits for the
-    /// active sender's claim. If no claim arrives in three times `takeover_ms`, there is no active sender, and this egress becomes active.
+    /// active sender's claim. If no claim arrives within three times `takeover_ms`, it assumes that there is no active sender, and becomes
+    /// active.
     pub(crate) fn order(&mut self, now_ns: u64) {
         if self.role != Role::Active && self.ordered_until_ns.is_none() {
             self.ordered_until_ns = Some(now_ns + 3 * self.config.takeover_ns);
@@ -325,11 +326,11 @@ impl Election {
         let oldest = self.firsts[if self.packets < APART { 0 } else { self.packets % APART }];
         match (self.packets, claimed) {
             (0, claimed) => claimed.or((self.seen > 0).then_some(self.seen)),
-            // The claim states a sequence that is not before the last packet that arrived. So this egress might have missed packets, and
-            // begins at the claim's sequence.
+            // The claim states a sequence at or after the end of all received packets. So this egress might have missed packets, and begins
+            // at the claim's sequence.
             (_, Some(claimed)) if claimed >= self.seen => Some(claimed),
-            // An egress that has just started might have heard only the end of a batch. Another line might lack the beginning of this
-            // batch, so the claim's sequence is used if it is lower.
+            // An egress that has just started might have received only the end of a batch. Another line might lack the beginning of this
+            // batch. So the egress begins at the claim's sequence if this sequence is lower than that of the first received packet.
             (packets, Some(claimed)) if packets < APART => Some(claimed.min(oldest)),
             (_, _) => Some(oldest),
         }
@@ -406,7 +407,7 @@ impl Election {
         self.config.rank
     }
 
-    /// The claim of the active egress. It is our own, or the highest one that arrived.
+    /// Returns the claim of the active egress: our own claim if we are active, or else the highest claim that arrived.
     pub(crate) fn claim(&self) -> u64 {
         if self.role == Role::Active { self.claim } else { self.highest }
     }
@@ -417,8 +418,8 @@ impl Election {
     }
 }
 
-/// Whether `other` takes precedence over an egress with this claim, mirror flag, rank and random number. The mirror flag says that the ring
-/// comes from another host.
+/// Whether `other` takes precedence over an egress with this claim, mirror flag, rank and random number. The mirror flag says whether the
+/// messages of the egress's ring come from another host.
 fn beats(other: &Sending, (claim, is_mirror, rank, sender): (u64, bool, u8, u64)) -> bool {
     other.claim > claim
         || (other.claim == claim && (other.is_mirror, other.rank, other.sender) < (is_mirror, rank, sender))

@@ -24,7 +24,7 @@ const NO_GAP: &str = "no packet goes to a line that lacks an earlier message";
 const ONE_SENDS: &str = "when nothing fails any more, one egress sends and each line has everything";
 const NOT_FORGED: &str = "a forged claim stops nobody who sends";
 
-/// A planted fault.
+/// A fault of the elections. Most of these faults are planted, to show that the model finds them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// A planted fault: the egress that takes over begins with the next message that is published.

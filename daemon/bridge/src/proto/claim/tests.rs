@@ -194,7 +194,7 @@ impl World {
                 (self.egresses[at].stopped_ns, self.egresses[at].is_dead) = (until_ns, true);
             }
             1 => self.egresses[at].stopped_ns = until_ns,
-            // A shorter cut would be a loss on the network, which only a repair server can repair.
+            // The cut is so long that another egress takes over. A shorter cut would lose packets that only a repair server can repair.
             _ => self.egresses[at].cut_ns = until_ns + 4 * TAKEOVER_NS,
         }
     }
@@ -203,7 +203,7 @@ impl World {
         for tick in 0..20_000u64 {
             let ends = tick >= 15_000;
             self.claims_lost = if ends { 0.0 } else { self.claims_lost };
-            // A second fault could hit the only egress without a fault.
+            // Begin a fault only when the last one is over. Otherwise the second fault could hit the only egress that works.
             let is_calm = self.now_ns >= self.calm_ns;
             if !ends && is_calm && self.rng.u32(0..800) == 0 {
                 let at = self.rng.usize(0..self.egresses.len());
@@ -387,8 +387,8 @@ fn a_standby_takes_up_the_session_of_the_one_that_sends() {
     assert_eq!(own.poll(due_ns), Some(Step::Take(other, Some(50))));
 }
 
-/// An earlier mistake: a batch is sent to one line after another, and a standby that had just started began after the first packets of the
-/// batch. The second line never got these packets.
+/// An earlier mistake: a standby that had just started took over in the middle of a batch, and began after the first packets of the batch.
+/// Only the first line had got these packets, so the second line never got them.
 #[test]
 fn a_standby_that_has_just_started_begins_where_the_claim_says() {
     let mut own = election(0, 1, 1);

@@ -119,7 +119,8 @@ impl Gaps {
         let hole = &mut self.holes[at];
         hole.denied += 1;
         hole.doublings += 1;
-        // Messages that surely exist must not wait because one server lags.
+        // If the messages surely exist, count this answer as an ignored request, so that one server that lags cannot delay them without
+        // limit.
         hole.ignored += u32::from(!is_claim);
         let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config);
         let until_ns = now_ns.saturating_add(wait_ns);
@@ -170,8 +171,8 @@ impl Gaps {
         true
     }
 
-    /// Handles the hole at `at` after all servers have said that they do not hold its messages. With the policy `Skip` the hole is given
-    /// up. With `Block` its messages are requested again after a pause, because a server that has these messages might return.
+    /// If all servers have said that they do not hold the messages of the hole at `at`, handles this hole. With the policy `Skip` the hole
+    /// is given up. With `Block` its messages are requested again after a pause, because a server that has these messages might return.
     fn leave_what_is_gone(&mut self, now_ns: u64, at: usize) {
         let is_gone = self.is_gone(&self.holes[at]);
         let hole = &mut self.holes[at];

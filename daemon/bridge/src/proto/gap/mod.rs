@@ -16,7 +16,8 @@
 //!
 //! - A claim rests on one packet, which anybody can forge. The messages of a claim are requested. A claim never expires, however old it is,
 //!   and is removed when another packet contradicts it.
-//! - A hole is shown once its messages surely exist. Usually two packets, or one answer of a server, have the same or later messages.
+//! - A hole is shown once its messages surely exist. The proof is usually two packets, or one answer of a server, with the same or later
+//!   messages.
 //!
 //! The horizon is the sequence after the last message that is believed to be published. The receiver maintains an invariant: holes are
 //! sorted and never overlap, and each message from the next one to deliver up to the horizon is in a hole or in the store. This module
@@ -91,7 +92,7 @@ struct Hole {
 }
 
 impl Hole {
-    /// Whether the hole is still new: no server was asked for it. Only a new hole is allowed to grow.
+    /// Whether the hole is still new: no server was asked for its messages. Only a new hole is allowed to grow.
     fn is_fresh(&self) -> bool {
         matches!(self.state, State::Suspect { .. } | State::Wanted)
             && (self.attempts, self.gone_once, self.denied) == (0, 0, 0)
@@ -118,7 +119,7 @@ pub struct Gaps {
     any_wanted: bool,
     /// The time at which a server last sent a datagram.
     heard_ns: u64,
-    /// The most unanswered requests that are allowed now.
+    /// The greatest number of unanswered requests that are allowed now.
     window: usize,
     /// The recent delay of messages that seemed lost and then arrived on a line, in nanoseconds.
     lateness_ns: u64,
@@ -126,7 +127,7 @@ pub struct Gaps {
     /// each sum, so that old messages count less.
     recent_messages: u64,
     recent_bytes: u64,
-    /// The size of the longest message so far, in bytes. It is only known while a server might be of another make.
+    /// The size of the longest message so far, in bytes. It is noted only while a server might be of another make.
     longest_bytes: u64,
     turn: Turn,
 }
@@ -171,7 +172,8 @@ impl Gaps {
         if self.holes.len() < self.config.max_holes {
             return true;
         }
-        // Messages at the end of the last hole would stop its growth, and the next missing message would make another hole.
+        // Messages at the end of the last hole are refused, because they would stop the growth of this hole, and the next missing message
+        // would make another hole.
         let at = self.holes.partition_point(|hole| hole.end <= first);
         let is_last = at + 1 == self.holes.len();
         let hole = self.holes.get(at);
@@ -205,7 +207,7 @@ impl Gaps {
         }
     }
 
-    /// Notes that `first..end` is missing. These messages come after all known ones.
+    /// Notes that the messages `first..end` are missing. They come after all known messages.
     pub(crate) fn extend(&mut self, now_ns: u64, first: u64, end: u64, counters: &mut ReceiverCounters) {
         if first >= end {
             return;
@@ -328,7 +330,7 @@ impl Gaps {
                 if let Some(counters) = counters.servers.get_mut(server) {
                     counters.messages_recovered += messages;
                 }
-                // Another receiver requested these messages.
+                // If this receiver has not requested these messages, another receiver has.
                 counters.totals.requests_saved += u64::from(hole.attempts == 0);
                 counters.recovery.record(took_ns, messages);
                 self.lateness_ns -= self.lateness_ns / 16;
@@ -367,7 +369,7 @@ impl Gaps {
         let Some((hole, asked_server, sent_ns)) = asked else {
             return;
         };
-        // Servers are asked in turn. Until each has been asked once, an answer can belong to one request only.
+        // Servers are asked in turn. Until each server has been asked once, a server's answer can belong to only one request.
         let sure = asked_server == server && hole.attempts as usize <= self.config.servers;
         if sure {
             state.backoff = 0;

@@ -153,8 +153,8 @@ impl Gaps {
         (1..=servers).map(|turn| (hole.last_server + turn) % servers).filter(may).find(has_room)
     }
 
-    // Makes the hole at `at` as large as one answer: joins it with wanted neighbours, or cuts it. Returns the most messages that a request
-    // to this server can name.
+    // Makes the hole at `at` as large as one answer: joins it with wanted neighbours, or cuts it. Returns the greatest number of messages
+    // that a request to this server can name.
     //
     // A hole of at most twice the size of one answer is not cut, because one answer can be enough if the estimate of its size was too low.
     // If the answer has too few messages, the other messages of the hole are requested immediately. A server of another make is asked only

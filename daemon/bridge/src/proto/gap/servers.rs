@@ -90,8 +90,8 @@ impl Server {
         (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")
     }
 
-    /// If a test request (probe) to this server is due, schedules the next probe. The result then says whether the server counts as down
-    /// from now on. Returns `None` if no probe is due.
+    /// If a test request (probe) to this server is due, schedules the next probe, and returns whether the server counts as down from now
+    /// on. Returns `None` if no probe is due.
     pub(super) fn take_probe(&mut self, now_ns: u64) -> Option<bool> {
         if !self.is_doubted() || now_ns < self.probe_ns {
             return None;
@@ -101,8 +101,8 @@ impl Server {
         Some(falls)
     }
 
-    /// Returns the limit of unanswered requests to this server: `window`, or 1 while its round trip is unknown. The first wait is a guess.
-    /// With a limit of 1, a wrong guess causes only one needless answer.
+    /// Returns the limit of unanswered requests to this server: `window`, or 1 while its round trip is unknown. Without a known round trip,
+    /// the wait for an answer is a guess. With a limit of 1, a wrong guess causes only one needless answer.
     pub(super) fn limit(&self, window: usize) -> usize {
         if self.rtt_ns == 0 { 1 } else { window }
     }

@@ -288,7 +288,7 @@ fn answer_after_long_silence_does_not_make_waits_endless() {
     assert!(gaps.next_deadline().unwrap() - asked_ns <= 300 * MILLISECOND_NS);
 }
 
-/// An earlier mistake: when the list was full, each early packet at its end made another hole.
+/// An earlier mistake: when the list of holes was full, each early packet at the end of the list made another hole.
 #[test]
 fn list_of_holes_stays_within_its_bound() {
     let config = GapConfig { max_requests: 1, max_holes: 2, ..GapConfig::default() };
@@ -396,7 +396,8 @@ fn later_is_believed_only_as_an_answer_and_is_waited_for() {
     assert_eq!(counters.servers[0].timeouts, 0);
 }
 
-/// On a plain line, anybody can send all receivers a notice to wait in a server's name.
+/// On a plain line, anybody can forge a notice to wait in a server's name. Such notices must not stop a receiver for more than half of the
+/// time.
 #[test]
 fn words_to_wait_take_at_most_half_of_the_time() {
     let (mut gaps, mut counters) = gaps(GapConfig { servers: 1, ..GapConfig::default() });
@@ -451,7 +452,7 @@ fn window_widens_with_answers_and_narrows_when_most_are_lost() {
 }
 
 /// A server of another make might label every packet of a long answer with the sequence of the first packet. If the first packet is lost,
-/// the second one would be mistaken for the first.
+/// the second packet would be mistaken for the first.
 #[test]
 fn a_plain_server_is_asked_for_no_more_than_one_packet_holds() {
     let config = GapConfig { may_be_plain: true, servers: 1, ..GapConfig::default() };

@@ -149,7 +149,7 @@ mod tests {
             let delays: Vec<u64> = delays.collect();
             let first = delays.iter().min().unwrap();
             assert!(delays.iter().all(|delay| *delay <= 4_000));
-            // The delays are four round trips long here, as in the RFC.
+            // The longest delay is four round trips here, as in the RFC.
             asked += delays.iter().filter(|delay| **delay < first + 1_000).count();
         }
         assert!((5 * rounds..30 * rounds).contains(&asked), "{asked} requests in {rounds} rounds");

@@ -42,7 +42,7 @@ impl Gaps {
             return false;
         };
         self.handle_reply(now_ns, server, first, counters);
-        // The hole must be requested again well before the server counts as silent.
+        // The hole must be requested again long before the policy would give it up.
         let longest_ns = match self.config.policy {
             GapPolicy::Block => u64::MAX,
             GapPolicy::Skip { give_up_ns } => give_up_ns / 4,
@@ -154,7 +154,8 @@ impl Gaps {
         if !is_alive {
             state.back_off(now_ns, &self.config);
         }
-        // Each answer widens the window by one. So the window narrows only if more than a third of the answers are lost.
+        // A lost answer narrows the window by two, and each answer widens it by one. So the window shrinks only if more than a third of the
+        // answers are lost.
         let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
         self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
         if state.note_failure(now_ns) {

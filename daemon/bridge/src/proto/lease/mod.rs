@@ -52,11 +52,11 @@ pub(crate) struct LeaseConfig {
     pub lease_ns: u64,
     /// The time for which a cookie is valid, in nanoseconds. If this is shorter than a lease, each renewal takes an additional round trip.
     pub cookie_ns: u64,
-    /// The most leases with live packets at a time.
+    /// The greatest number of leases with live packets at a time.
     pub max_leases: usize,
     /// The limit for the number of leases of all kinds at a time.
     pub max_proved: usize,
-    /// The most leases of any kind for one source address.
+    /// The greatest number of leases of any kind for one source address.
     pub leases_per_source: usize,
     /// The rate of control datagrams for each source address, and for each lease.
     pub source_rate: Rate,
@@ -83,7 +83,7 @@ impl Default for LeaseConfig {
 #[derive(Debug, Clone, Copy)]
 struct Lease {
     live: bool,
-    /// The receiver that has the lease, if it named itself.
+    /// The identity of the receiver that has the lease, if the receiver has sent its identity.
     receiver: Option<u64>,
     renewed_ns: u64,
     ends_ns: u64,
@@ -248,7 +248,8 @@ impl LeaseServer {
         let rtt_ns = wish.rtt_ns.unwrap_or(known_ns);
         let Wish { live, receiver, .. } = wish;
         let lease = Lease { live, receiver, renewed_ns: now_ns, ends_ns, rtt_ns, bucket };
-        // If a client's lease is for repairs, and the client now wants live packets, it needs a place among the leases with live packets.
+        // If a client has a lease for repairs and now wants live packets, this is no renewal: the client needs one of the leases with live
+        // packets.
         let is_renewal = |own: &Lease| own.live || !wish.live;
         if self.leases.get(&from).is_some_and(is_renewal) {
             self.counters.renewed += 1;
@@ -333,8 +334,8 @@ impl LeaseServer {
         self.counters.released += u64::from(self.leases.remove(&from).is_some());
     }
 
-    // issued u64 | MAC over address, port, epoch and issued. `issued` is in microseconds, times two. The lowest bit is set if the cookie
-    // answers a question without a valid cookie.
+    // The fields of a cookie: `issued`, a u64 | the MAC over address, port, epoch and `issued`. `issued` is the time in microseconds, times
+    // two. Its lowest bit is set if the cookie answers a question without a valid cookie.
     fn make_cookie(&self, now_ns: u64, from: SocketAddr, is_first: bool) -> Cookie {
         self.cookie_of(now_ns / MICROSECOND_NS * 2 + u64::from(is_first), from)
     }

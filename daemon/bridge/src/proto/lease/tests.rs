@@ -205,7 +205,7 @@ fn who_only_asks_for_repairs_does_not_take_the_place_of_a_live_feed() {
     assert_eq!((own.len(), own.live_addresses(0).count()), (200, 2));
 }
 
-/// An earlier mistake: a refusal counted for ever, and a silence after a later lease was explained by a lack of places.
+/// An earlier mistake: a refused lease counted for ever. A silence after a later lease was then explained by a lack of room at the server.
 #[test]
 fn a_refusal_ends_with_the_next_lease() {
     let mut own = server(1);
@@ -451,7 +451,8 @@ impl FarAway {
     }
 }
 
-/// Meanwhile requests time out again and again, long before the server can answer.
+/// A server far away restarts without its leases. The receiver must get repairs again soon, although its requests time out long before the
+/// server can answer.
 #[test]
 fn a_server_that_was_replaced_mends_holes_again_however_far_away_it_is() {
     for half_ns in [MILLISECOND_NS, 55 * MILLISECOND_NS, 150 * MILLISECOND_NS, 400 * MILLISECOND_NS] {

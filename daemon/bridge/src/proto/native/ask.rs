@@ -6,7 +6,7 @@
 
 use super::{Reader, Writer};
 
-/// The most entries of one request.
+/// The greatest number of entries of one request.
 pub const MAX_ENTRIES: usize = 64;
 /// The size of an entry, in bytes.
 pub const ENTRY_BYTES: usize = 18;

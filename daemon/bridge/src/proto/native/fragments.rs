@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 pub const FRAGMENT_HEAD_BYTES: usize = 20;
 /// The largest message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// The most fragments of one answer, and so of one request.
+/// The greatest number of fragments of one answer, and so of one request.
 pub const MAX_PARTS: usize = 64;
 /// The limit for the number of messages that are being assembled, or that are complete and wait for earlier messages. While a message is
 /// missing, all later messages that came in fragments wait in the assembler.
@@ -162,11 +162,11 @@ fn class_of(total: usize) -> (usize, usize) {
     ((size.ilog2() - LEAST_CLASS) as usize, size)
 }
 
-/// The messages that are being assembled, and complete messages that wait for earlier ones.
+/// The messages that are being assembled, and complete messages that wait for earlier messages.
 #[derive(Debug)]
 pub struct Assembler {
     limit_bytes: usize,
-    /// Sorted by sequence.
+    /// The messages, sorted by sequence.
     open: VecDeque<Assembly>,
     /// The number of bytes of all messages in `open`.
     held_bytes: usize,
@@ -291,7 +291,7 @@ impl Assembler {
         Some(assembly)
     }
 
-    /// Whether a fragment of the message `sequence` at `offset` is the first one of a server's answer.
+    /// Whether a fragment of the message `sequence` at `offset` is the first fragment of a server's answer.
     pub(crate) fn begins_answer(&self, sequence: u64, offset: u32) -> bool {
         offset == self.position(sequence).map_or(0, |at| self.open[at].asked_from)
     }

@@ -14,7 +14,7 @@ use std::fmt;
 
 /// The size of a key in bytes.
 pub const KEY_BYTES: usize = 16;
-/// The most keys in one file.
+/// The greatest number of keys in one file.
 pub const MAX_KEYS: usize = 16;
 
 /// A mistake in a keys file.

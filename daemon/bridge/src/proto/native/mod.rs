@@ -40,8 +40,9 @@ const LEAST_RECORD_BYTES: usize = LENGTH_BYTES + 1;
 
 /// Whether a datagram that arrived on a line is a packet of a native line. The datagram is not opened, so no keys are needed.
 ///
-/// Every native packet is a valid plain packet with one message. A receiver of plain lines must not take it for one. A plain packet of
-/// another vendor must never look native, because the receiver drops what looks native. So all fields must be those of a sender on a line:
+/// Every native packet is a valid plain packet with one message, but a receiver of plain lines must not publish it as a message. The
+/// receiver drops packets that look native, so a plain packet of another vendor must never look native. Therefore all fields must be those
+/// of a sender on a line:
 ///
 /// - The session has an epoch. Only control packets have no session.
 /// - The message begins with the version, a known kind, and flags and a key that agree.
@@ -50,8 +51,9 @@ const LEAST_RECORD_BYTES: usize = LENGTH_BYTES + 1;
 ///   agrees with the kind.
 /// - The whole body of a packet without a seal is valid.
 ///
-/// Other vendors' messages mostly begin with a letter or a length, which is not the version. A message that begins with the same bytes by
-/// chance must also have a large number, a small number and a count at the right places, and be alone in a packet of such a session.
+/// Other vendors' messages mostly begin with a letter or a length, which is not the version. A message that begins with the version by
+/// chance must also have a valid sender's number, packet number and count at the right places, and be alone in a packet whose session has
+/// an epoch.
 pub fn is_native(datagram: &[u8]) -> bool {
     let Ok((container, body)) = Container::parse(datagram) else { return false };
     let Container { session, kind, is_repair, is_from_receiver, messages, sender, number, .. } = container;
@@ -193,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Each packet differs from a native one in one field, as the message of another vendor would differ in most.
+    /// Each packet of this test differs from a native packet in one field. The messages of other vendors differ in most fields.
     #[test]
     fn plain_packets_are_never_taken_for_native_ones() {
         let plain = |session, message: &[u8]| {

@@ -1,4 +1,5 @@
-//! The state that a native sender announces (a pulse). Native lines have pulses in place of a plain line's heartbeat and end-of-session packets.
+//! A pulse is a packet in which a native sender announces its state. Native lines have pulses in place of a plain line's heartbeats and
+//! end-of-session packets.
 
 use super::{Reader, Writer};
 
@@ -36,7 +37,7 @@ pub struct Pulse {
     pub stream: [u8; 16],
     /// The first sequence of the session.
     pub term_first: u64,
-    /// The number of the last packet that the hash covers; 0 if there is no hash.
+    /// The number of the last packet that the hash `seals` covers; 0 if there is no hash.
     pub covered: u64,
     /// A hash of the seals of all packets up to `covered`.
     pub seals: [u8; 16],

@@ -15,7 +15,7 @@ use super::container::{Container, HEAD_BYTES, SEAL_BYTES};
 
 /// Bytes of the body before the first record.
 pub const BASE_BYTES: usize = 8;
-/// The most bytes of a record before its message.
+/// The greatest number of bytes of a record before its message.
 pub const MAX_RECORD_HEAD_BYTES: usize = LENGTH_BYTES + 1 + 2 + 4;
 
 /// Returns the size of the largest message that fits in one packet of `payload_bytes`, in bytes. A message of this size fits even if it has
@@ -121,7 +121,7 @@ impl RecordWriter {
         if at + size > buffer.len() {
             return None;
         }
-        // Two stores write the whole head. They also write bytes after it, which belong to the message or are spare.
+        // Two stores write the whole head. They can also write to bytes after the head, which are free or get the message's bytes later.
         let head = buffer.get_mut(self.bytes..)?.first_chunk_mut::<MAX_RECORD_HEAD_BYTES>()?;
         let front = u64::from(length) << 48 | u64::from(bits) << 40 | u64::from(meta.tag) << 24;
         head[..8].copy_from_slice(&front.to_be_bytes());

@@ -33,7 +33,7 @@ const ENDS: u32 = 3;
 /// A jump over N messages is plausible if the feed delivered at least N messages in the last period of this length, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
-/// Packets so far ahead of the others that the receiver believes these packets only if several of them agree with each other.
+/// Packets that are far ahead of all others. The receiver believes them only if several of them agree with each other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jump {
     first: u64,

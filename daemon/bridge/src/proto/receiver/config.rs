@@ -15,9 +15,9 @@ pub struct ReceiverConfig {
     pub join: Join,
     /// The number of lines of the feed, 1 to [`MAX_LINES`](crate::proto::MAX_LINES).
     pub lines: usize,
-    /// The most early packets in the store.
+    /// The greatest number of early packets in the store.
     pub max_early_packets: usize,
-    /// The most bytes of early packets in the store.
+    /// The greatest number of bytes of early packets in the store.
     pub max_early_bytes: usize,
     /// The limit for packets that are ahead of the feed, in messages. A packet beyond the limit is believed only after further packets have
     /// confirmed it. If the feed delivered more than `max_jump` messages in the last 250 ms, the number of delivered messages is the limit.

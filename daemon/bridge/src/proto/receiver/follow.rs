@@ -7,8 +7,9 @@
 //! | alive | any other | never: its packets are dropped and counted |
 //! | silent, or ended | any that [`Follow`] allows (on native lines, only of the same channel) | after three packets |
 //!
-//! On native lines, a session with another tag belongs to another channel, except in a mirror of a feed of another make. The receiver must
-//! not mix the messages of two channels. So the receiver never follows a session with another tag, even if the followed session is silent.
+//! On native lines, a session with another tag belongs to another channel, and the receiver must not mix the messages of two channels. So
+//! the receiver never follows such a session, even if the followed session is silent. The only exception is a mirror of a feed of another
+//! make, because the sessions of that feed have no tags.
 //!
 //! On plain lines, a session with another tag might be the same feed: senders of other makes can choose a new name for each day's session.
 //!
@@ -38,7 +39,7 @@ const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
 const FORGOTTEN_NS: u64 = 7 * SECOND_NS / 2;
 /// The greatest number of rivals (sessions that the receiver might follow later) at a time.
 const MAX_RIVALS: usize = 4;
-/// The most bytes of packets that are stored for one rival (a session that the receiver might follow later).
+/// The greatest number of bytes of packets that are stored for one rival (a session that the receiver might follow later).
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// The choice of the sessions that a receiver follows.
@@ -149,7 +150,7 @@ impl Rivals {
 }
 
 impl Receiver {
-    // Decides about a packet of another session than the current one. Returns whether that session is now followed.
+    // Decides about a packet of a session that the receiver does not follow. Returns whether the receiver now follows this session.
     pub(super) fn follow(
         &mut self,
         now_ns: u64,
@@ -227,7 +228,7 @@ impl Receiver {
     }
 
     fn begin(&mut self, now_ns: u64, session: Session, heard: u64, sink: &mut impl FnMut(Delivery<'_>)) {
-        // The missing messages of the old session will not arrive any more. Its stored messages are still valid.
+        // Give up the missing messages of the old session, because they will not arrive any more. Its stored messages are still valid.
         self.give_up(sink);
         let previous = self.session.map(|session| (session, self.next));
         self.next = match (previous, self.config.join) {

@@ -150,7 +150,7 @@ impl Receiver {
             Err(reason) => return self.counters.malformed.count(reason),
         };
         let end = packet.end();
-        // A packet with a sequence above the highest possible one is dropped, even if it begins a session: no channel has this sequence.
+        // A packet above the highest possible sequence is dropped, even if it begins a session: no channel has this sequence.
         if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
             self.counters.totals.packets_implausible += 1;
             return;
@@ -255,7 +255,7 @@ impl Receiver {
     ) -> Option<(usize, Session, usize)> {
         let session = self.session?;
         let ask = self.poll(now_ns)?;
-        // If some parts of the message have arrived, only the missing ones are requested.
+        // If some parts of the message have arrived, only the missing parts are requested.
         let parts = self.assembler.ask(ask.first, out);
         if parts == 0 {
             out[0] = Entry { first: ask.first, count: ask.count, offset: 0, bytes: 0 };

@@ -49,8 +49,7 @@ impl Receiver {
         self.gaps.note_alive(now_ns, server);
     }
 
-    /// Notes a round trip of a server that this receiver has not measured itself, for example one that a lease has measured. This round
-    /// trip replaces the initial guess.
+    /// Notes a server's round trip that was measured elsewhere, for example by a lease. This round trip replaces the initial guess.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);
     }

@@ -7,7 +7,7 @@
 //!    └──┴────────────────────────────────────────────┘
 //! ```
 //! The first request for a range is answered immediately, and only to its receiver. If a second receiver soon asks for the same range, the
-//! loss affects several receivers, and the answer is sent to all. If second receivers have asked for many recent ranges, even the first
+//! loss affects several receivers, and the answer is sent to all. If many recent ranges were requested by several receivers, even the first
 //! answer to a range is sent to all receivers. A receiver that misses such an answer asks again, and gets an answer of its own.
 //!
 //! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards,
@@ -33,7 +33,8 @@ const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// When the number of ranges that were answered to one receiver reaches this limit, the counts of the recent ranges are halved. So older
 /// ranges count less.
 const REMEMBERED: u32 = 16;
-/// If a second receiver requested at least one in this many of the recent ranges, the server sends even first answers to all receivers.
+/// If at least one in this many of the recent ranges was also requested by a second receiver, the server sends even first answers to all
+/// receivers.
 const SHARED: u32 = 4;
 /// While the server sends even first answers to all receivers, it still sends one of this many first answers only to the asker. So the
 /// server notices when receivers no longer lose the same messages.
@@ -176,11 +177,11 @@ impl Merge {
 
     fn answer_first(&mut self, now_ns: u64, asker: SocketAddr) -> Answer {
         let is_same = self.last_asker.replace(asker) == Some(asker);
-        // If the common rate is used up, many receivers have lost messages: a single receiver would use up its own rate first.
+        // If the common rate is used up, many receivers have lost messages, because a single receiver would use up its own rate first.
         if self.is_scarce(now_ns) {
             return Answer::All;
         }
-        // A receiver that requests one range after another has missed messages that other receivers have.
+        // If one receiver requests one range after another, the other receivers probably have these messages.
         if is_same {
             return Answer::One;
         }
@@ -213,7 +214,7 @@ impl Merge {
     }
 }
 
-// Spreads the sequences over the slots, whatever the distance between them.
+// Returns the slot of a range. Spreads the sequences over the slots, whatever the distance between them.
 fn slot(first: u64, offset: u32) -> usize {
     let mixed = (first ^ u64::from(offset) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> (u64::BITS - RANGES.ilog2())) as usize

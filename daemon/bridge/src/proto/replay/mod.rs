@@ -76,7 +76,7 @@ pub struct ReplayConfig {
     pub global_rate: Rate,
     /// Whether the rate for all sources together is at least [`CATCH_UP_FACTOR`] times the feed's own rate, even if `global_rate` is lower.
     pub global_grows: bool,
-    /// The most sources that have a bucket at a time.
+    /// The greatest number of sources that have a bucket at a time.
     pub max_sources: usize,
     /// The link, if its speed is known. Repairs use the part of the link that live packets do not use.
     pub link: Option<Link>,
@@ -216,8 +216,8 @@ impl Replay {
         Some(link.per_second())
     }
 
-    /// Answers one datagram of `asker`, if it asks for messages that `holding` has. Costs one read and one copy per message, and no
-    /// allocation.
+    /// Answers one datagram of `asker`. `holding` has the server's session, and the range of messages that the server holds. Costs one read
+    /// and one copy per message, and no allocation.
     ///
     /// - `read` copies the message with this sequence to the start of the slice, and returns its size. It returns `None` if the message is
     ///   no longer there, or does not fit the slice.
@@ -271,7 +271,7 @@ impl Replay {
         reply
     }
 
-    // A source that has not proved its address cannot make the disk work.
+    // Returns the reply to a request for messages on the disk. A source that has not proved its address cannot make the disk work.
     fn fetch(&mut self, proved: bool) -> Reply {
         match self.may_have_all(proved) {
             true => Reply::Fetch,

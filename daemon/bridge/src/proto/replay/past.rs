@@ -11,7 +11,7 @@ use super::{Held, Place};
 use crate::counters;
 use crate::proto::{MILLISECOND_NS, SECOND_NS};
 
-/// The most requests that wait for the disk.
+/// The greatest number of requests that wait for the disk.
 pub const MAX_WAITING: usize = 64;
 /// The pause after a failed read of the journal, in nanoseconds.
 const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
@@ -105,7 +105,7 @@ impl<Q: PartialEq> Past<Q> {
     }
 
     fn place_in_queue(&mut self, now_ns: u64, first: u64, request: &Q) -> Place {
-        // The request is answered when the disk has read its messages.
+        // A request that already waits in the queue is answered when the disk has read its messages.
         if self.waiting.iter().any(|(waits_for, waits)| *waits_for == first && waits == request) {
             return Place::Busy;
         }

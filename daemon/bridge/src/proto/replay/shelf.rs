@@ -1,4 +1,4 @@
-//! Stores blocks that were read from a journal, for answers.
+//! Stores blocks of messages that were read from a journal, so that the server can answer requests with them.
 //!
 //! ```text
 //!  request below the ring ──> shelf has it ──────────────────────────> answer
@@ -18,9 +18,9 @@ use super::super::wire::Meta;
 
 /// A block is full if it has at least this many bytes of messages.
 const BLOCK_BYTES: usize = 256 << 10;
-/// The most messages of a block.
+/// The greatest number of messages of a block.
 const BLOCK_MESSAGES: usize = 8_192;
-/// The most blocks on the shelf.
+/// The greatest number of blocks on the shelf.
 const MAX_BLOCKS: usize = 16;
 /// The greatest number of bytes on the shelf. The shelf has the blocks that were read from the journal. The newest block stays on the shelf
 /// even if this block alone is larger.
@@ -102,7 +102,7 @@ pub enum Fetched {
     End(u64),
     /// The journal is of another stream.
     Unusable,
-    /// The journal is away, or could not be read.
+    /// The journal could not be opened or read.
     Failed,
 }
 

@@ -59,7 +59,7 @@ const PULSE_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 pub struct SenderConfig {
     /// The largest datagram, in bytes; 23 to 65 507.
     pub payload_bytes: usize,
-    /// The most datagrams in one batch; at least 1.
+    /// The greatest number of datagrams in one batch; at least 1.
     pub batch: usize,
     /// The time for which end-of-session packets are repeated, in nanoseconds.
     pub linger_ns: u64,
@@ -231,7 +231,7 @@ impl Sender {
 
     fn push_open(&mut self, data: &[u8], meta: Meta) -> bool {
         let size = self.config.payload_bytes;
-        // There is always room for a seal, because the first key can be set while the packet is open.
+        // Leave room for a seal even if there is no key yet, because the first key can be set while the packet is open.
         let room = size - if self.native.is_some() { SEAL_BYTES } else { 0 };
         let slot = slot_of(&mut self.slab, size, self.closed.len());
         slot.is_some_and(|slot| self.open.push(&mut slot[..room], data, meta))
@@ -317,7 +317,7 @@ impl Sender {
     }
 
     /// Whether the session has ended, and its end was repeated for long enough. At least [`LEAST_ENDS`] end packets must have been sent,
-    /// because a receiver does not believe a single one.
+    /// because a receiver does not believe a single packet.
     pub(crate) fn is_finished(&self, now_ns: u64) -> bool {
         let has_lingered = |ended_ns| now_ns.saturating_sub(ended_ns) >= self.config.linger_ns;
         self.counters.ends >= LEAST_ENDS && self.ended_ns.is_some_and(has_lingered)

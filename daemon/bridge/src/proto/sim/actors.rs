@@ -168,8 +168,7 @@ impl World {
         }
     }
 
-    // Does the work of a receiving thread: takes the datagram or the time, sends the requests, sleeps until
-    // the deadline.
+    // Does the work of a receiving thread: takes a datagram or a timeout, sends the requests, and sleeps until the deadline.
     pub(super) fn run_peer(&mut self, at: usize, input: Option<(Origin, Vec<u8>)>) {
         let (now_ns, is_native) = (self.now_ns, self.is_native());
         let peer = &mut self.peers[at];
@@ -243,7 +242,7 @@ impl World {
         assert_eq!(messages.first(), request.first, "a reply must start where the request does");
         assert!(messages.count() <= u64::from(request.count), "a reply must not reach past the request");
         let peer = &mut self.peers[at];
-        // The network's own copies of a request, and answers for an earlier life, do not count as faults.
+        // Answers to copies of a request that the network made, and answers for an earlier life of the receiver, do not count.
         if copy || !peer.up || peer.life != life {
             return;
         }

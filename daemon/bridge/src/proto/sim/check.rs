@@ -86,7 +86,7 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
     (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
 }
 
-/// Follows the deliveries of one receiver over all its lives.
+/// Follows the deliveries of one receiver, across all its restarts.
 #[derive(Debug, Default)]
 pub struct Checker {
     pub session: Option<usize>,

@@ -1,4 +1,4 @@
-//! Many receivers lose the same packet. These tests measure requests, answers and waits.
+//! Tests in which many receivers lose the same packet. The tests measure requests, answers and waits.
 
 use super::super::MICROSECOND_NS;
 use super::super::gap::GapConfig;

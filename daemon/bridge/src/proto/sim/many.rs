@@ -1,5 +1,5 @@
-//! One feed to a thousand receivers on a tree of links: a shared uplink, branches, and a link to each receiver. A packet
-//! that is lost near the root is lost by many.
+//! One feed to a thousand receivers on a tree of links: a shared uplink, branches, and a link to each receiver. A packet that is lost near
+//! the root is lost by many receivers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -181,7 +181,7 @@ impl Many {
         self.peers[peer].is_up = false;
     }
 
-    /// The receiver's own socket drops the next packet.
+    /// Makes the receiver's own socket drop the next packet.
     pub(crate) fn drop_next(&mut self, peer: usize) {
         self.peers[peer].is_next_dropped = true;
     }
@@ -216,7 +216,7 @@ impl Many {
         self.run(self.now_ns + run_ns);
     }
 
-    // Sends a datagram down the tree to all receivers except some. Returns which receivers it reaches.
+    // Sends a datagram down the tree to all receivers except `losers`. Returns which receivers it reaches.
     fn multicast(&mut self, origin: Origin, bytes: &[u8], losers: &[usize]) -> Vec<bool> {
         let bytes: Bytes = bytes.into();
         let is_lost = self.rng.f64() < self.loss.uplink;
@@ -243,7 +243,7 @@ impl Many {
         [uplink, branch, leaf].into_iter().all(|loss| self.rng.f64() >= loss)
     }
 
-    /// Runs until this time.
+    /// Runs the network until this virtual time.
     pub(crate) fn run(&mut self, until_ns: u64) {
         while let Some(&Reverse((at_ns, id))) = self.events.peek() {
             if at_ns > until_ns {

@@ -269,7 +269,7 @@ fn nothing_is_given_up_that_a_server_holds_and_sends_in_turn() {
     }
 }
 
-/// A forger sends one packet of every kind, one after the other. One network has a server and losses, and one has neither.
+/// A forger sends one packet of every kind, one after the other. The networks differ in their losses, servers and lines.
 #[test]
 fn no_single_forged_packet_costs_a_message() {
     for (loss, servers, lines) in [(0.0, 0, 1), (0.0, 0, 2), (0.0, 1, 1), (0.05, 1, 1), (0.05, 2, 2)] {

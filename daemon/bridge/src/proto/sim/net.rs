@@ -16,7 +16,7 @@ pub struct Profile {
     pub corrupt: f64,
     pub delay_ns: u64,
     pub jitter_ns: u64,
-    /// Times during which nothing passes.
+    /// The times in which no datagram passes.
     pub blackouts: Vec<Range<u64>>,
 }
 
@@ -63,7 +63,7 @@ impl Link {
             if rng.f64() >= self.profile.corrupt {
                 arrivals.push(Arrival { at_ns, bytes: bytes.to_vec(), sound: true });
             } else if rng.bool() {
-                // The other half of the damaged datagrams fail their UDP checksum, so the kernel drops them.
+                // Half of the damaged datagrams arrive. The other half fail their UDP checksum, so the kernel drops them.
                 arrivals.push(Arrival { at_ns, bytes: damage(rng, bytes), sound: false });
             }
         }
@@ -71,7 +71,7 @@ impl Link {
     }
 }
 
-/// Damages a datagram so that a parser can notice it. Other damage is left to the checksum.
+/// Damages a datagram in a way that a parser can notice. Other damage is found by the UDP checksum.
 fn damage(rng: &mut fastrand::Rng, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     match rng.u8(0..3) {

@@ -212,7 +212,8 @@ impl World {
     }
 }
 
-/// A receiver is away again and again, while the ring is overwritten many times. The servers have small rings and a journal.
+/// Makes a scenario in which a receiver is often away, while the ring is overwritten many times. The servers have small rings and a
+/// journal.
 fn past_scenario(seed: u64, wire: Wire, journal: Journal) -> Scenario {
     let rng = &mut fastrand::Rng::with_seed(seed ^ 0x9A57);
     let loss = [0.0, 0.01, 0.1][rng.usize(0..3)];

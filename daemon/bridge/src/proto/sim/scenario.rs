@@ -31,7 +31,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// If this sequence is missing, returns the sequence after the missing ones.
+    /// If this sequence is missing, returns the sequence after the missing sequences.
     pub(crate) fn missing_to(&self, sequence: u64) -> Option<u64> {
         let lost = self.lost.iter().find(|lost| lost.contains(&sequence)).map(|lost| lost.end);
         lost.or((sequence < self.oldest).then_some(self.oldest))
@@ -51,7 +51,8 @@ pub struct Scenario {
     pub pace_ns: u64,
     /// The number of messages that each server's ring holds.
     pub ring_capacities: Vec<u64>,
-    /// If the servers are slow: the bytes per second that each server is allowed to send to each receiver and to all together.
+    /// The limit for slow servers: the bytes per second that a server is allowed to send to each receiver, and also to all receivers
+    /// together. `None` if the servers are not slow.
     pub server_rate: Option<u64>,
     /// The journal that all servers have.
     pub journal: Option<Journal>,

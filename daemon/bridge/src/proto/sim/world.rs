@@ -27,7 +27,8 @@ pub(super) struct Peer {
     pub(super) life: u32,
     pub(super) wakes_ns: u64,
     pub(super) checker: Checker,
-    /// For each session and sequence: whether the message arrived on a line, and how often servers sent it in this life of the receiver.
+    /// For each session and sequence: whether the message arrived on a line, and how often servers sent it since the receiver's last
+    /// restart.
     pub(super) came: Vec<Vec<bool>>,
     pub(super) served: Vec<Vec<u16>>,
     pub(super) lines: Vec<Link>,
@@ -159,7 +160,7 @@ impl World {
         self.slots.insert(self.scheduled, event);
     }
 
-    /// Runs until every receiver has everything, then makes sure that all is quiet.
+    /// Runs until every receiver has everything. Then checks for 2 s that receivers deliver nothing more, and request nothing more.
     pub(crate) fn run(mut self) -> Totals {
         while !self.is_done() {
             assert!(self.step(), "nothing left to happen, and not done");

@@ -155,7 +155,7 @@ impl<'a> Messages<'a> {
         self.form
     }
 
-    /// Whether these are one message that is larger than a packet.
+    /// Whether the messages are a single message that is larger than a packet.
     pub(in super::super) fn is_large(&self) -> bool {
         matches!(self.form, Form::Whole(_) | Form::Apart)
     }

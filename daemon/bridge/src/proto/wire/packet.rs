@@ -6,8 +6,8 @@ use super::super::session::Session;
 use super::message::{LENGTH_BYTES, Malformed, Messages};
 use super::mold::{END_COUNT, HEADER_BYTES, HEARTBEAT_COUNT, Head, equal_packets, split_header};
 
-/// Returns the length of each packet in `bytes`. The kernel can merge several packets into `bytes`. They have equal lengths, but the last
-/// one can be shorter. If `bytes` has only one packet, or is not valid, returns the length of `bytes`.
+/// Returns the length of each packet in `bytes`. The kernel can merge several packets into `bytes`. The packets have equal lengths, but the
+/// last packet can be shorter. If `bytes` has only one packet, or is not valid, returns the length of `bytes`.
 pub(crate) fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
         if is_control(bytes) {

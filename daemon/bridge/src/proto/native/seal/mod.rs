@@ -274,7 +274,7 @@ impl Opener {
         open.write(out, text_bytes).ok_or(Unopened::Malformed(Malformed::Truncated))
     }
 
-    // Adds a sender whose seal has matched. If there is no room, the new sender replaces the one that was silent for longest.
+    // Adds a sender whose seal has matched. If there is no room, the new sender replaces the sender that was silent for longest.
     fn add(&mut self, sender: u64, group: GroupKey) -> usize {
         let key = key_of(&group, sender, self.from_receivers);
         if self.known.len() < self.most {

@@ -207,8 +207,8 @@ fn one_wild_packet_does_not_skip_the_feed() {
     assert_eq!(rig.receiver.horizon(), 10_000_002, "those that agree over a while are believed");
 }
 
-/// The receiver never believes a packet whose sequence is above the highest possible one, even if several packets agree. The message of
-/// such a packet could not be published here.
+/// The receiver never believes a packet whose sequence is above the highest possible sequence, even if several packets agree. The message
+/// of such a packet could not be published here.
 #[test]
 fn packets_beyond_all_sequences_are_dropped_and_counted() {
     for first in [MAX_SEQUENCE, (1 << 62) - 1, u64::MAX - 8] {
