@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn silence_is_shortened_and_a_clock_that_was_set_back_is_none() {
-        // A signal has come, so no wait lasts.
+        // The stop is already set by a signal, so every wait ends at once.
         let stop = Stop::set_by(signal_hook::consts::SIGINT);
         let due = |times: &[u64], max_pause| {
             let mut schedule = Schedule::new(&stop, Speed::Times(1.0), max_pause);

@@ -248,7 +248,7 @@ fn is_gate_lost(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(RecordError::Receive(RecvError::GateLost { .. })))
 }
 
-/// Whether a gate that was lost at this time, and that is refused now, might soon be given again.
+/// Whether the recorder can expect its gate back soon. `error` refuses the gate, and `lost` is the time at which the gate was lost.
 fn may_come_back(error: &anyhow::Error, lost: Instant) -> bool {
     error.downcast_ref().is_some_and(is_gate_refused) && lost.elapsed() < Duration::from_nanos(PATIENCE_NS)
 }

@@ -22,8 +22,8 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The time for which an answer of the user database stays valid.
 pub const FRESH: Duration = Duration::from_secs(60);
-/// After a failed look-up, the user is not looked up again for this long. After a program has waited in vain for a user's names, other
-/// programs do not wait for these names for this long.
+/// The pause after a failed look-up before the user is looked up again. If a program has waited in vain for a user's names, no other
+/// program waits for these names during the same time.
 const FAILED_FOR: Duration = Duration::from_secs(5);
 /// The largest number of look-ups that can run at the same time. If a look-up hangs, its thread stays in use.
 const LOOK_UPS: usize = 4;
@@ -60,7 +60,7 @@ pub struct Access {
 struct Asked {
     at: Instant,
     answer: watch::Receiver<Option<Answer>>,
-    /// The end of the last wait in vain for the answer.
+    /// The time at which a program last stopped waiting for the answer without getting it.
     in_vain: Option<Instant>,
 }
 
@@ -74,7 +74,7 @@ impl Asked {
         }
     }
 
-    /// Whether a program waited in vain for this answer a short time ago. Then other programs do not wait for it.
+    /// Whether a program waited in vain for this answer a short time ago. If so, other programs do not wait for the answer.
     fn hangs(&self) -> bool {
         self.answer.borrow().is_none() && self.in_vain.is_some_and(|at| at.elapsed() < FAILED_FOR)
     }

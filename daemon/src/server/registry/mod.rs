@@ -460,8 +460,8 @@ impl Registry {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Whether a program might attach again to the next daemon. Either a program is attached now, or a program might still have memory that
-    /// this daemon lacks. Such memory counts only if it might have messages.
+    /// Whether a program might attach again to the next daemon. This is so if a program is attached now, or if the memory of a channel is
+    /// lost: a program might still have this memory. Lost memory counts only if it might have messages.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);

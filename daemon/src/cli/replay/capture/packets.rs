@@ -57,7 +57,7 @@ impl<'a> Packets<'a> {
         self.ahead.iter().map(|packet| &packet.payload[..])
     }
 
-    /// Puts a datagram that was not published back before the next one.
+    /// Puts a datagram back to the front of the queue, because it was not published.
     pub(super) fn put_back(&mut self, packet: Packet) {
         self.ahead.push_front(packet);
     }
