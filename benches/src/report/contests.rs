@@ -103,7 +103,7 @@ pub enum Standing {
     Open,
     /// Our figure is worse in every lap.
     Behind,
-    /// Both transports took part undisturbed in fewer than two laps.
+    /// There are fewer than two laps in which both transports took part undisturbed.
     TooFew,
     /// No other transport took part.
     Alone,

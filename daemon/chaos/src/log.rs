@@ -158,7 +158,7 @@ pub enum Fact {
     },
     /// A reader at `next` got nothing, although `lag` messages were available.
     Nothing { next: u64, lag: u64 },
-    /// A reader no longer searches for the last message.
+    /// A reader has ended its wait for the last message. `found` says whether the message arrived.
     Finished { found: bool },
 }
 

@@ -361,7 +361,7 @@ impl KeptBoard {
 }
 
 /// Reads a whole journal into a board. Returns the board, the first and the last sequence, the number of lost messages, and the number of
-/// sequences in skipped reserves.
+/// sequences that the channel skipped because a journal had reserved them.
 fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, [u64; 2], [u64; 2])> {
     let journal = Journal::open(dir)?;
     if journal.files().is_empty() {

@@ -101,7 +101,7 @@ pub(super) struct Schedule<'a> {
     /// The time at which the last message was due, counted from the first message, at speed 1.
     due_ns: u64,
     last_ns: Option<u64>,
-    /// The number of silences that were shortened.
+    /// The number of pauses of the recording that were shortened.
     shortened: u64,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Schedule<'a> {
         self.pace.wait_recorded(self.speed, self.due_ns);
     }
 
-    /// The number of silences that were shortened.
+    /// The number of pauses of the recording that were shortened.
     pub(super) fn shortened(&self) -> u64 {
         self.shortened
     }

@@ -211,7 +211,7 @@ fn record(
                     break;
                 }
                 Ok(false) => {}
-                // The channel is being replaced.
+                // The channel is being replaced by a new channel of the same name, so it does not exist for a moment.
                 Err(e) if e.is_unknown_channel() => {}
                 Err(e) => {
                     unseen = Some(e);
@@ -357,7 +357,7 @@ impl PresentEnd {
             match reader.try_recv() {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(reader.is_at_end() && progress.drained >= reader.next_sequence() - 1),
-                // The channel is being replaced. The recorder reports the cause.
+                // The channel is being replaced by a new channel of the same name. The recorder itself reports the cause.
                 Err(_) => break,
             }
         }

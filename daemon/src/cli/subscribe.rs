@@ -389,7 +389,7 @@ struct Tally {
     bytes: u64,
     conflated: u64,
     missed: u64,
-    /// The number of sequences in skipped reserves.
+    /// The number of sequences that the channel skipped because a journal had reserved them.
     skipped: u64,
     lapped: u64,
     first: Option<u64>,

@@ -312,7 +312,7 @@ mod tests {
                 async move { access.identify(peer(uid)).await }
             });
             let mut all: Vec<_> = twenty.map(Box::pin).collect();
-            // A user who needs no look-up is identified meanwhile.
+            // A user who needs no look-up is identified while the look-ups of the other users hang.
             let mut at_once = std::pin::pin!(access.identify(peer(0)));
             let found = std::future::poll_fn(|context| {
                 for one in &mut all {
@@ -324,7 +324,7 @@ mod tests {
             for one in all {
                 assert_eq!(one.await.names, None);
             }
-            // The user's next program does not wait again.
+            // For two seconds, one program of this user has waited in vain. The user's next program does not wait.
             let mut again = std::pin::pin!(access.identify(peer(1)));
             let found = std::future::poll_fn(|context| std::task::Poll::Ready(again.as_mut().poll(context)));
             assert!(matches!(found.await, std::task::Poll::Ready(Identity { names: None, .. })));

@@ -215,7 +215,7 @@ fn check_kind(path: &Path, found: &Metadata) -> Result<()> {
 }
 
 /// Renames the leftover at `path`, and then deletes it. If the renamed file is not the one that `found` describes, somebody has replaced
-/// the leftover meanwhile. In this case, the file gets its name back, and the function fails.
+/// the leftover before the rename. In this case, the file gets its name back, and the function fails.
 fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".leftover-{}", std::process::id()));

@@ -31,8 +31,8 @@ pub struct Waker {
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// A socket pair that interrupts the thread's wait. The thread waits for the first end and for the readers' bells. `knock` writes to
-    /// the second end.
+    /// A socket pair with which other threads interrupt the wait of the waker's thread. `knock` writes to the second socket. The thread
+    /// waits for the first socket and for the readers' bells.
     door: (UnixStream, UnixStream),
 }
 

@@ -150,7 +150,8 @@ fn in_force<'a>(
     })?;
     let since = sought.unwrap_or(reader.at);
     let is_segmented = is_segmented(history, &reader.channel);
-    // If each publisher has a ring of its own, the reader was lapped in the ring in which it goes on.
+    // If each publisher has a ring of its own, only the publisher counts in whose ring the reader continues: the reader was lapped in that
+    // ring.
     let is_its_ring = |p: &Publication| !is_segmented || p.next <= resumed_at && resumed_at <= p.perhaps();
     let all = history.on(&reader.channel).filter(|p| is_its_ring(p)).flat_map(|publication| {
         publication.gates.iter().flat_map(move |entry| {

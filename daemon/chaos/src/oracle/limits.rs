@@ -21,7 +21,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                     && (*code == Some(127)
                         || err.contains("memory allocation of")
                         || err.contains("prlimit:")
-                        // The kernel ends a program whose text does not fit.
+                        // The kernel kills a program whose code does not fit into the allowed address space.
                         || matches!(signal, Some(9 | 11)) && err.is_empty());
                 match (code, signal) {
                     (Some(0), _) => {}

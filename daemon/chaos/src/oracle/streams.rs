@@ -104,7 +104,7 @@ impl<'a> Streams<'a> {
         Some(stream.get_or_init(|| Stream::of(of_life, keys, self.lives)))
     }
 
-    /// Returns the lives of a channel.
+    /// Returns the lives of a channel. A life is a run of publications whose sequences continue.
     pub(super) fn lives_of(&self, channel: &str) -> impl Iterator<Item = usize> {
         self.all.iter().filter(move |(_, (name, _))| *name == channel).map(|(life, _)| *life)
     }

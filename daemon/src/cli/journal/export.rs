@@ -99,7 +99,7 @@ struct Sums {
     bytes: u64,
     packets: u64,
     missing: u64,
-    /// The number of sequences in reserves.
+    /// The number of sequences that the channel skipped because a journal had reserved them.
     skipped: u64,
     session: String,
 }

@@ -94,7 +94,7 @@ fn not_listed(verified: &Verified) -> u64 {
     verified.losses_not_listed + verified.damages_not_listed
 }
 
-/// Whether all sequences that the journal lacks are in reserves. Most sequences of a reserve never had a message.
+/// Whether the journal lacks only sequences that it had reserved and the channel then skipped. Most of such sequences never had a message.
 fn is_only_skipped(verified: &Verified) -> bool {
     let mut listed = verified.losses.iter();
     listed.all(|loss| loss.cause == Cause::Reserve) && LOSSES.iter().all(|cause| verified.lost(*cause) == 0)

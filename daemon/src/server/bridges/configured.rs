@@ -219,7 +219,7 @@ pub struct BridgeFigures {
     pub spec: BridgeSpec,
     /// The bridge's state: `waiting`, `running`, `listening`, `standby` while a peer sends, `ending`, `failed`, `promoted` or `leaving`.
     pub state: &'static str,
-    /// The session that the bridge carries, if one is known.
+    /// The session that the bridge carries, if it is known.
     pub session: Option<Session>,
     /// The reason why the bridge waits or has failed.
     pub why: Option<String>,

@@ -106,8 +106,8 @@ impl Bridges {
                 Ok(_) => bridge.why = Some(PROMOTED.to_owned()),
                 Err(_) => {
                     self.promoted.remove(channel);
-                    // Meanwhile, a reload might have replaced the bridge by another one. The new bridge has no endpoint yet, so it must
-                    // still be started.
+                    // During the promotion, a reload might have replaced the bridge by another one. The new bridge has no endpoint yet, so
+                    // it must still be started.
                     (bridge.state, bridge.why) = match bridge.endpoint {
                         Some(_) => (State::Running, None),
                         None => (State::Waiting, None),

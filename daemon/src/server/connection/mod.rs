@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STARTING: Duration = Duration::from_secs(2);
 /// The number of packets at the start of a connection that can be free. A free packet does not count for the limits.
 const PREPAID: u32 = 2;
-/// Interval at which a waiting reader checks whether a program has brought back the channel's memory.
+/// Interval at which a waiting reader checks whether a program has passed the channel's memory to this daemon.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Time after the end of a publisher's connection at which the publisher's lock is checked once more.
 const LAST_BREATH: Duration = Duration::from_millis(10);

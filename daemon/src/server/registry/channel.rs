@@ -22,7 +22,8 @@ use tokio::sync::mpsc::UnboundedSender;
 pub(super) struct Channel {
     pub(super) config: ChannelConfig,
     pub(super) charter: HostedCharter,
-    /// The segment that the charter names. `None` if this segment was lost with the earlier daemon, and no program has brought it back yet.
+    /// The segment that the charter names. `None` if this segment was lost with the earlier daemon, and no attached program has passed it
+    /// to this daemon yet.
     current: Option<HostedSegment>,
     /// Memory that was made for the next generation. A channel without current memory always has a spare.
     spare: Option<Memory>,
@@ -131,7 +132,7 @@ impl Channel {
         hosted.expect("a channel without current memory has a spare")
     }
 
-    /// Whether the segment that the charter names was lost with the earlier daemon, and no program has brought it back.
+    /// Whether the segment that the charter names was lost with the earlier daemon, and no attached program has passed it to this daemon.
     pub(super) fn is_lost(&self) -> bool {
         self.current.is_none()
     }
@@ -482,7 +483,7 @@ fn ready(
     Ok(opened)
 }
 
-/// Locks into RAM the memory that a program brought back. For gigabytes this takes seconds, so it is done on a thread of its own.
+/// Locks memory into RAM that a program passed to this daemon. For gigabytes this takes seconds, so it is done on a thread of its own.
 fn lock_again(name: &str, hosted: &HostedSegment) {
     let (channel, lock) = (name.to_owned(), hosted.lock_again());
     let thread = std::thread::Builder::new().name("lock-memory".into());

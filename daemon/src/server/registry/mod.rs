@@ -208,7 +208,7 @@ impl Registry {
     /// hold: `who` is this daemon's bridge that receives the channel, and this daemon has the channel's memory.
     ///
     /// Only the bridge can publish on such a channel. The crashed daemon's bridge ended together with that daemon, so no earlier publisher
-    /// can attach again. This daemon has the memory if a reader of the crashed daemon has brought it back.
+    /// can attach again. This daemon has the memory if a reader of the crashed daemon has passed it on.
     pub fn needs_no_grace(&self, who: &Identity, name: &str) -> bool {
         let is_own = who.pid == std::process::id();
         let is_received = self.received.contains_key(name) && !self.promoted.contains(name);

@@ -27,8 +27,8 @@ impl Cursor<'_> {
                 format!("{name} was told, {expected} was due, and nothing said why"),
             );
         }
-        // Stories have no power cut and no failing disk. So besides an overrun, only two causes remain: a recorder that returned found only
-        // the last segment, or a channel whose memory was lost continued after the journal's reserve.
+        // Stories have no power cut and no failing disk. So a loss has one of three causes: the ring overwrote messages; a recorder that
+        // was away found only the last segment; or a channel whose memory was lost continued after the journal's reserve.
         let is_gone = self.was_overrun(to.saturating_add(1)) || self.is_segmented();
         let is_named = match cause {
             "overrun" | "unrecorded" => is_gone,
@@ -48,8 +48,8 @@ impl Cursor<'_> {
             (to.saturating_add(1), true, false, false);
     }
 
-    /// Whether a journal's reserve can be the cause of a loss from `from` to `next - 1`. A reader can also begin within the skipped
-    /// sequences.
+    /// Whether a loss from `from` to `next - 1` can come from a journal's reserve, after which the channel continues. A reader can also
+    /// begin within the skipped sequences.
     fn is_reserve(&self, from: u64, next: u64) -> bool {
         let begins_within = self.is_first && self.begins_at(next) && self.is_left_out(1, next);
         begins_within || self.is_left_out(from, next)

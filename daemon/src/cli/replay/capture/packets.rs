@@ -62,7 +62,7 @@ impl<'a> Packets<'a> {
         self.ahead.push_front(packet);
     }
 
-    /// Takes back the buffer of a datagram that was published, for another datagram.
+    /// Keeps the buffer of a published datagram, so that a later datagram can use it.
     pub(super) fn recycle(&mut self, packet: Packet) {
         self.spare.push(packet);
     }
