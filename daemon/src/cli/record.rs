@@ -243,7 +243,7 @@ fn is_restart(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(RecordError::is_restart)
 }
 
-/// Whether the recorder ended because its gate has lost its page. The channel and its stream are the same.
+/// Whether the recorder ended because its gate has lost its page. The channel and its stream have not changed.
 fn is_gate_lost(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(RecordError::Receive(RecvError::GateLost { .. })))
 }
@@ -257,7 +257,8 @@ fn note_restart(channel: &str, error: &anyhow::Error) {
     note!("{channel}: {}: goes on with the new stream, in a folder of its own", beginning(error));
 }
 
-/// Says why the old stream ended. If the channel's files are gone, the recorder does not know whether the channel begins again.
+/// Says why the old stream ended. If the channel's files are gone, the text names two causes, because the recorder does not know whether
+/// the channel begins again.
 fn beginning(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(RecordError::Receive(RecvError::Superseded)) => "was removed or began anew",
@@ -336,7 +337,7 @@ impl Sums {
     }
 }
 
-/// Distinguishes the channel's end from the end of an earlier publisher. A journal records both.
+/// Distinguishes the present end of a channel from an end that an earlier publisher made. A journal records each end of the channel.
 #[derive(Default)]
 struct PresentEnd {
     /// A reader at the ring's end. It is opened when the recorder has received an end of the channel.

@@ -103,9 +103,9 @@ impl Access {
         Identity { pid: peer.pid, uid: peer.uid, gid: peer.gid, names, command }
     }
 
-    /// Returns the names of the user of `peer`. Returns `None` if the look-up fails, or does not end within two seconds. After that, no
-    /// program waits for the user's names for five seconds. Names are not looked up for a privileged user, who is always permitted. An
-    /// answer is valid for a minute.
+    /// Returns the names of the user of `peer`. Returns `None` if the look-up fails, or does not end within two seconds. In the five
+    /// seconds after such a failure, no program waits for the user's names. Names are not looked up for a privileged user, who is always
+    /// permitted. An answer is valid for a minute.
     pub async fn names(&self, Peer { uid, gid, .. }: Peer) -> Option<Arc<Names>> {
         if self.is_privileged(uid) {
             return Some(Arc::default());

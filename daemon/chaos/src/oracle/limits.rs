@@ -54,7 +54,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     }
 }
 
-/// The kinds of failures that no limit causes, or that say in their own words what is lacking.
+/// The kinds of failures whose text need not name a limit: no limit causes them, or the kind itself says what is lacking.
 const KINDS: [&str; 9] = [
     "InUse",
     "Refused.Busy",

@@ -301,7 +301,7 @@ impl Connection<'_> {
                 let grant =
                     |registry: &mut Registry, guest: &Guest<'_>| registry.subscribe(guest, manner, &mut bell);
                 // A reader attaches without the wait of a new publisher, so the argument is true. `grant` makes the reader wait only as
-                // long as no program has brought back the channel's memory.
+                // long as no program has passed the channel's memory to this daemon.
                 let end = self.attach(&channel, true, &descriptors, grant).await;
                 self.reads = Some(channel).filter(|_| self.is_attached);
                 end

@@ -9,8 +9,8 @@ use crate::payload::Identity;
 use crate::story::{Change, Step, Whom};
 
 impl Cursor<'_> {
-    /// Judges a loss of messages. The loss is allowed only if the ring overwrote the messages before they were recorded, and no journal has
-    /// them.
+    /// Judges a loss of messages. The loss is allowed only if no journal has the messages, and if it has a cause: the ring overwrote the
+    /// messages before they were recorded, or the channel skipped them after a journal's reserve.
     pub(super) fn lost(&mut self, from: u64, to: u64, cause: &str, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         let name = format!("the loss of {from} to {to} ({cause})");
@@ -113,7 +113,8 @@ impl Cursor<'_> {
         };
         // A later publisher can have a segment of its own.
         let publication = self.history.on(&self.reader.channel).filter(is_here).max_by_key(|p| p.next);
-        // Whether the messages that were certainly published before the call began had already overwritten this message.
+        // Whether the ring had surely overwritten the message `sequence` when the call began. Only messages that were certainly published
+        // before the call count.
         let is_gone = |p: &&Publication| bytes_between(p, sequence, p.surely_before(since)) > p.capacity;
         if let Some(publication) = publication.filter(is_gone) {
             let what = format!(
