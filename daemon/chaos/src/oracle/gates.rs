@@ -198,9 +198,9 @@ fn is_excused(history: &History, reader: &Subscription, known: &InForce<'_>, unt
     if !known.gate.refuse && all.into_iter().any(may_have_dropped) {
         return true;
     }
-    // Each later publisher can move the frontier by a chunk, and the end of its predecessor can move it by another chunk. A later
-    // publisher counts the gate as in force no matter how far the reader is behind. The reader can be far behind if a publisher without
-    // the gate came before.
+    // A reader that is behind by the gate's lag can be lapped if later publishers move the ring's frontier: each of them by a chunk, and
+    // the end of its predecessor by another chunk. The reader can also be lapped after a publisher without the gate, because a later
+    // publisher counts the gate as in force no matter how far the reader is behind.
     let since: Vec<&Publication> =
         history.on(&reader.channel).filter(|p| p.opening > reader.subscribing && p.opening < until).collect();
     let moved = known.gate.lag + 2 * since.len() as u64 * chunk(known.publication.capacity);

@@ -333,7 +333,7 @@ impl Channel {
         (before, std::mem::replace(&mut self.spare, spare))
     }
 
-    /// Does the steps of a move to the spare that can fail. After this call, no program may attach or leave before the move.
+    /// Does the fallible steps of a move to the spare segment. After this call, no program may attach or leave before the move.
     pub(super) fn ready(&mut self, store: &mut Store) -> std::io::Result<()> {
         if let Some(spare) = &self.spare {
             self.opened = Some(ready(&self.readers, &spare.hosted, store)?);
@@ -472,7 +472,7 @@ impl Channel {
     }
 }
 
-/// Does the steps of a move that can fail: opens the segment `next` for each reader, and keeps it in the store.
+/// Does the fallible steps of a move: opens the segment `next` for each reader, and puts it into the store.
 fn ready(
     readers: &BTreeMap<ConnectionId, Reader>,
     next: &HostedSegment,

@@ -245,7 +245,7 @@ impl Registry {
         let mut told = Observers { name, store, waker, events };
         let page = match shown {
             [segment, lock, page] => {
-                // A reader that shows older memory is given the current memory, like a new reader.
+                // If a reader presents descriptors of older memory, it gets the current memory, like a new reader.
                 channel.recognizes([segment, lock], &mut told)?;
                 HostedPage::adopt(page).map_err(|e| Refused::new(RefusalCode::BadRequest, e.to_string()))?
             }

@@ -155,7 +155,7 @@ impl Registry {
         Ok(changes)
     }
 
-    /// Does all steps of adding a channel that can fail. If the channel was removed and still has attached programs, it is added again: its
+    /// Does the fallible steps of adding a channel. If the channel was removed and still has attached programs, it is added again: its
     /// publisher is cut off, and its sequences begin at 1 again, or continue after its journal.
     fn make_ready(
         &mut self,
