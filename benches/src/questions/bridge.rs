@@ -77,7 +77,7 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64, peers: 
     let aeron: Vec<_> = aeron.into_iter().map(|(name, _)| (name, Wait::Burst)).collect();
     let who = [&who[..], &aeron].concat();
     for size in [64, PACKET] {
-        // The rig checks each byte, which slows the sender down.
+        // Cases with full packets have fewer messages, because the rig checks each byte of a message, which slows the sender down.
         let (warmup, many) = if size == PACKET { (warmup / 10, many / 5) } else { (warmup, many) };
         let spec = |&(name, wait): &(&str, Wait)| Spec {
             warmup,

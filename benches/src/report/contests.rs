@@ -103,7 +103,7 @@ pub enum Standing {
     Open,
     /// Our figure is worse in every lap.
     Behind,
-    /// Both transports took part undisturbed in fewer than two laps.
+    /// There are fewer than two laps in which both transports took part undisturbed.
     TooFew,
     /// No other transport took part.
     Alone,
@@ -216,7 +216,8 @@ pub const HEADER: [&str; 9] = [
     "shmcast/ideal",
 ];
 
-/// Returns the median of gains that are not 0. A gain and a loss by the same factor are equally far from 1.
+/// Returns the median of gains, none of which is 0. Between two middle gains, returns their geometric mean, because a gain and a loss by
+/// the same factor then give 1.
 fn middle(gains: &[f64]) -> Option<f64> {
     let mut sorted = gains.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Bodies are made once, before the round, because it takes longer to make a body than to send it through a ring. Consecutive messages
-//! differ in every word. 13 divides no number of slots, so a slot gets all bodies in turn.
+//! differ in every word. No number of slots is a multiple of 13, so each slot gets all bodies in turn.
 
 use std::ops::Range;
 

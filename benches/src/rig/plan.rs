@@ -242,7 +242,7 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
                         break;
                     }
                     retries -= 1;
-                    // The program that disturbed the round probably continues for a while.
+                    // The pause gives the program that disturbed the round time to end.
                     std::thread::sleep(std::time::Duration::from_millis(500));
                 }
                 bar.inc(1);

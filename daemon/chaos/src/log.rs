@@ -95,7 +95,7 @@ pub enum Fact {
     Forgotten { sequence: u64, key: u32 },
     /// A process has searched a channel's board for a key. The search began at `began`. `found` is `None` if the key is not on the board.
     Looked { channel: String, began: Time, key: u32, found: Option<Found>, error: Option<String> },
-    /// The gates of a publisher, as it knows them now.
+    /// The state of a publisher's gates, as the publisher knows it now.
     Gates { gates: Vec<GateFigures> },
     /// A gate refused `count` messages of a publisher. The last refused call began at `last`. If `tried`, the refused calls were calls that
     /// never wait.
@@ -110,7 +110,7 @@ pub enum Fact {
         #[serde(default)]
         old: u32,
     },
-    /// A reader received a message that its bytes do not identify.
+    /// A reader received a message whose bytes do not show which message it is.
     Odd { sequence: u64, length: usize, tag: u16, key: bool, head: String },
     /// A reader received the event of a lap.
     Lapped { missed: u64, resumed_at: u64 },
@@ -158,7 +158,7 @@ pub enum Fact {
     },
     /// A reader at `next` got nothing, although `lag` messages were available.
     Nothing { next: u64, lag: u64 },
-    /// A reader no longer searches for the last message.
+    /// A reader has ended its wait for the last message. `found` says whether the message arrived.
     Finished { found: bool },
 }
 

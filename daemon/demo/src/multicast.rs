@@ -41,7 +41,8 @@ impl Group {
     pub(crate) fn receiver(self) -> io::Result<UdpSocket> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_reuse_address(true)?;
-        // This is the largest buffer that an unprivileged process gets. Avoidable losses would make the comparison unfair.
+        // The kernel lowers this size to the largest buffer for an unprivileged process. A smaller buffer would cause avoidable losses, and
+        // the comparison would be unfair.
         socket.set_recv_buffer_size(4 << 20)?;
         socket.bind(&self.0.into())?;
         socket.join_multicast_v4(self.0.ip(), &Ipv4Addr::LOCALHOST)?;

@@ -166,7 +166,8 @@ fn from_multicast(
                 let now = clock.now();
                 let datagram = &buffer[..length];
                 let is_end = datagram == end_of_turn(turn);
-                // A datagram that is as short as an end, but does not end this turn, is the repeated end of an earlier turn.
+                // The end of a turn is sent several times. So a short datagram that does not end this turn is a repeated end of an earlier
+                // turn.
                 let is_message = length > end_of_turn(turn).len();
                 if is_end || is_message && latencies.note(datagram, now)? + 1 >= messages.end {
                     return Ok(());

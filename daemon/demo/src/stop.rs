@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM and the end of the terminal (SIGHUP). A verb checks whether a signal has arrived. If the signal prevents the verb from finishing its task, the verb
-//! reports this.
+//! Ctrl-C, SIGTERM and the end of the terminal (SIGHUP). A verb checks whether a signal has arrived. If the signal prevents the verb from
+//! finishing its task, the verb reports this.
 
 use anyhow::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// # Errors
 /// The system refuses a handler.
 pub fn survive_file_size_limit() -> std::io::Result<()> {
-    // A handler, unlike an ignored signal, does not outlive an exec.
+    // The signal is handled and not ignored, because programs that this process starts would inherit an ignored signal, but do not inherit
+    // a handler.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 

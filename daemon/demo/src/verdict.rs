@@ -11,7 +11,7 @@ use crate::load::Load;
 use crate::side::{Figures, Stalls};
 use serde::Serialize;
 
-/// The largest share of the CPUs' time that others can use in an undisturbed turn.
+/// The largest share of the CPUs' time that other programs and the hypervisor can use in an undisturbed turn.
 pub(crate) const TOLERATED: f64 = 0.2;
 /// The largest share of disturbed pairs with which a comparison is still printed.
 const MOST_DISTURBED: f64 = 0.25;

@@ -1,5 +1,5 @@
-//! Stand-ins for the verbs of features that are not built in. They accept any arguments, so that the error names the missing feature
-//! instead of an argument.
+//! Stand-ins for the verbs of features that are not built in. A stand-in accepts any arguments, so that its error names the missing feature
+//! and not an argument.
 
 use anyhow::{Result, bail};
 use std::ffi::OsString;

@@ -92,8 +92,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Shows the board, or one key. `board` keeps the board open from one look to the next. If the channel was removed or made again meanwhile,
-/// opens its board again.
+/// Shows the board, or one key. `board` holds the open board between two calls. If the channel was removed or made again since the last
+/// call, opens the board again.
 fn look(args: &Args, host: &Host, name: &str, board: &mut Option<Board>, clear: &str) -> Result<bool> {
     let is_kept = board.is_some();
     let mut open = match board.take() {
@@ -113,7 +113,7 @@ fn look(args: &Args, host: &Host, name: &str, board: &mut Option<Board>, clear: 
     }
 }
 
-/// Whether the channel cannot be read now. Other errors concern the output, or a wrong key.
+/// Whether the error says that the channel cannot be read now. Any other error is about the output or about a wrong key.
 fn is_of_channel(error: &Error) -> bool {
     error.is::<ChannelError>() || error.is::<RecvError>()
 }
@@ -317,7 +317,7 @@ struct JournalBoard {
 
 impl JournalBoard {
     /// # Errors
-    /// If no board can have such keys.
+    /// If a board cannot have keys of this range.
     fn spec(self) -> Result<BoardSpec> {
         let board = BoardSpec::new(self.key);
         let board = self.remove_tag.map_or(board, |tag| board.remove_tag(tag));
@@ -361,7 +361,7 @@ impl KeptBoard {
 }
 
 /// Reads a whole journal into a board. Returns the board, the first and the last sequence, the number of lost messages, and the number of
-/// sequences in skipped reserves.
+/// sequences that the channel skipped because a journal had reserved them.
 fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, [u64; 2], [u64; 2])> {
     let journal = Journal::open(dir)?;
     if journal.files().is_empty() {
@@ -395,7 +395,7 @@ fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, 
 fn show_journal(args: &Args, dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<ExitCode> {
     let range = spec.key();
     let (board, [first, last], [lost, skipped]) = read_journal(dir, spec, stop)?;
-    // The verb has no argument for a channel here, so its first argument is the key.
+    // With --journal, the command line has no channel, so the first argument is the key.
     let one = args.channel.as_ref().map(|key| key_bytes(key, range.len())).transpose()?;
     let entry_of = |(key, kept): (&Vec<u8>, &Kept)| -> (Vec<u8>, Value, Row) {
         let Kept { sequence, tag, count, ref payload, .. } = *kept;
@@ -418,7 +418,7 @@ fn show_journal(args: &Args, dir: &Path, spec: BoardSpec, stop: &Stop) -> Result
         print(format_args!("{}", rows_table(shown.into_iter().map(|(_, _, row)| row))))?;
     }
     if !args.json || first > 1 || lost + skipped > 0 {
-        // If earlier files were removed, the board lacks the keys whose messages were all in these files.
+        // If the journal's oldest files were removed, the board lacks each key whose messages were all in removed files.
         let from = if first > 1 { format!("from sequence {} on, ", grouped(first)) } else { String::new() };
         let mut left_out = String::new();
         if lost > 0 {

@@ -22,7 +22,7 @@ one stays.
 RUST_LOG sets what is logged: a level, or shmcast_daemon=LEVEL [default: info]. An error that
 ends the daemon is always printed.";
 
-/// The target of everything that the daemon logs begins with this name.
+/// The prefix of the targets of all log lines of the daemon.
 const LOGGER: &str = "shmcast_daemon";
 
 /// Owns shmcast channels: decides who may attach, watches and measures, and is never on the data path.
@@ -68,7 +68,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Tells why the daemon ends. If the log leaves errors out, writes the reason to stderr.
+/// Logs the reason why the daemon ends. If the log's filter leaves out errors, writes the reason to stderr.
 fn fail(why: &str) -> ExitCode {
     tracing::error!("{why}");
     if !tracing::enabled!(tracing::Level::ERROR) {
@@ -77,7 +77,8 @@ fn fail(why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Returns the filter of these directives. Also returns a sentence if they cannot be read, or if none of them is about the daemon.
+/// Parses log directives, and returns their filter. Also returns a sentence for the user if the directives are malformed, or if none of
+/// them is about the daemon.
 fn filter(directives: &str) -> (EnvFilter, Option<String>) {
     const INSTEAD: &str = "write a level such as RUST_LOG=info, or shmcast_daemon=info";
     match EnvFilter::try_new(directives) {
@@ -91,7 +92,7 @@ fn filter(directives: &str) -> (EnvFilter, Option<String>) {
     }
 }
 
-/// Whether a directive is a level, or has a target that the daemon logs with.
+/// Whether at least one of the directives is a level, or names a target of the daemon's log lines.
 fn is_about_daemon(directives: &str) -> bool {
     directives.split(',').any(|directive| {
         let target = directive.split(['=', '[']).next().unwrap_or_default().trim();

@@ -1,4 +1,5 @@
-//! Reports that a channel's publisher is gone and has not closed the channel: it has died, or it has left the channel to the next one.
+//! Reports that a channel's publisher is gone and has not closed the channel. The publisher has died, or has left the channel to the next
+//! publisher.
 
 use super::Host;
 use super::say::note;

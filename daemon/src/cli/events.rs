@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let last = args.last.unwrap_or(if args.since.is_some() { u32::MAX } else { 0 });
     let (past, mut events) = client.events_after(last)?;
     let first_ns = args.since.map_or(0, |since| now_ns().saturating_sub(since.as_nanos() as u64));
-    // The time of the last event that was shown. After a daemon has come back, only later events are shown.
+    // The time of the last event that was shown. After a restart of the daemon, only events that happened later are shown.
     let mut shown_ns = now_ns();
     for event in past.iter().filter(|event| event.time_ns >= first_ns) {
         show(event, args.json)?;

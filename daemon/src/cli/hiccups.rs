@@ -141,7 +141,7 @@ impl Args {
         let (ended_by, last) = self.collect(&recorder, interrupt, begun, log.as_mut(), &mut totals)?;
         let records = recorder.finish();
         let steal_after = steal_ns_by_cpu();
-        // The stalls between the last drain and the end.
+        // The stalls that were recorded after the last collection.
         let rest: Vec<_> = records
             .iter()
             .filter(|record| record.rest.count() > 0)

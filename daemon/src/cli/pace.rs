@@ -101,7 +101,7 @@ pub(super) struct Schedule<'a> {
     /// The time at which the last message was due, counted from the first message, at speed 1.
     due_ns: u64,
     last_ns: Option<u64>,
-    /// The number of silences that were shortened.
+    /// The number of pauses of the recording that were shortened.
     shortened: u64,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Schedule<'a> {
         self.pace.wait_recorded(self.speed, self.due_ns);
     }
 
-    /// The number of silences that were shortened.
+    /// The number of pauses of the recording that were shortened.
     pub(super) fn shortened(&self) -> u64 {
         self.shortened
     }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn silence_is_shortened_and_a_clock_that_was_set_back_is_none() {
-        // A signal has come, so no wait lasts.
+        // The stop is already set by a signal, so every wait ends at once.
         let stop = Stop::set_by(signal_hook::consts::SIGINT);
         let due = |times: &[u64], max_pause| {
             let mut schedule = Schedule::new(&stop, Speed::Times(1.0), max_pause);

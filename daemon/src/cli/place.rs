@@ -55,8 +55,8 @@ impl HostArg {
         }
         match Client::connect() {
             Ok(client) => Ok(Host::Daemon(client)),
-            // If the user names a socket, no other place is tried. The same holds if a socket exists: the programs of the daemon's channels
-            // would not find what is published in files.
+            // If the user names a socket, no other place is tried. If the socket exists and the daemon does not answer, no other place is
+            // tried either: programs that use the daemon's channels would not find messages that are published in files.
             Err(e) if !is_set(SOCKET_VARIABLE) && e.is_without_socket() => {
                 Ok(Host::Directory(Directory::default()))
             }
@@ -64,7 +64,7 @@ impl HostArg {
         }
     }
 
-    /// If no place was named, says how to name another one.
+    /// Adds the option that names another place to the error, unless the user named a place already.
     fn explained(&self, error: ChannelError) -> Error {
         match error {
             ChannelError::NoDaemon { .. } if !self.is_named() => anyhow!("{error} (--dir DIR)"),
@@ -107,7 +107,7 @@ fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
-/// Refuses what cannot be the name of a channel. With an injected fault, a path names a directory and a channel.
+/// Refuses a text that cannot be the name of a channel. With an injected fault, a path names a directory and a channel.
 fn check(channel: &str) -> Result<Option<(Host, String)>> {
     if channel.contains('/') {
         let (dir, name) = channel.trim_end_matches('/').rsplit_once('/').unwrap_or((".", channel));

@@ -211,7 +211,7 @@ fn record(
                     break;
                 }
                 Ok(false) => {}
-                // The channel is being replaced.
+                // The channel is being replaced by a new channel of the same name, so it does not exist for a moment.
                 Err(e) if e.is_unknown_channel() => {}
                 Err(e) => {
                     unseen = Some(e);
@@ -243,12 +243,12 @@ fn is_restart(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(RecordError::is_restart)
 }
 
-/// Whether the recorder ended because its gate has lost its page. The channel and its stream are the same.
+/// Whether the recorder ended because its gate has lost its page. The channel and its stream have not changed.
 fn is_gate_lost(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(RecordError::Receive(RecvError::GateLost { .. })))
 }
 
-/// Whether a gate that was lost at this time, and that is refused now, might soon be given again.
+/// Whether the recorder can expect its gate back soon. `error` refuses the gate, and `lost` is the time at which the gate was lost.
 fn may_come_back(error: &anyhow::Error, lost: Instant) -> bool {
     error.downcast_ref().is_some_and(is_gate_refused) && lost.elapsed() < Duration::from_nanos(PATIENCE_NS)
 }
@@ -257,7 +257,8 @@ fn note_restart(channel: &str, error: &anyhow::Error) {
     note!("{channel}: {}: goes on with the new stream, in a folder of its own", beginning(error));
 }
 
-/// Says why the old stream ended. If the channel's files are gone, the recorder does not know whether the channel begins again.
+/// Says why the old stream ended. If the channel's files are gone, the text names two causes, because the recorder does not know whether
+/// the channel begins again.
 fn beginning(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(RecordError::Receive(RecvError::Superseded)) => "was removed or began anew",
@@ -336,7 +337,7 @@ impl Sums {
     }
 }
 
-/// Distinguishes the channel's end from the end of an earlier publisher. A journal records both.
+/// Distinguishes the present end of a channel from an end that an earlier publisher made. A journal records each end of the channel.
 #[derive(Default)]
 struct PresentEnd {
     /// A reader at the ring's end. It is opened when the recorder has received an end of the channel.
@@ -357,7 +358,7 @@ impl PresentEnd {
             match reader.try_recv() {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(reader.is_at_end() && progress.drained >= reader.next_sequence() - 1),
-                // The channel is being replaced. The recorder reports the cause.
+                // The channel is being replaced by a new channel of the same name. The recorder itself reports the cause.
                 Err(_) => break,
             }
         }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-/// The keys of `--set`, as a help text lists them before its `examples`.
+/// Returns a help text: the keys of `--set`, followed by `examples`.
 pub(super) fn keys_and(examples: &str) -> String {
     format!("{KEYS}\n\n{examples}")
 }

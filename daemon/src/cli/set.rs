@@ -22,7 +22,7 @@ impl FromStr for Setting {
         let Some((key, value)) = text.split_once('=') else {
             return Err("no \"=\": write it like KEY=VALUE".to_owned());
         };
-        // The name of a gate can also have the other characters.
+        // The name of a gate can also have the characters `.`, `:`, `@` and `+`.
         let others = if key.starts_with("gate.") { "_-.:@+" } else { "_-" };
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
         let is_name = |part: &&str| !part.is_empty() && part.chars().all(is_allowed);
@@ -108,7 +108,7 @@ impl Draft {
     }
 }
 
-/// The error of the TOML library for a value that is no string where only certain words are valid.
+/// The TOML library's error if a value must be one of certain words and is not a string.
 const NO_WORD: &str = "invalid type: unit variant, expected string only";
 
 /// Returns the key that an error is about.
@@ -117,7 +117,7 @@ fn place_of(error: &toml::de::Error) -> Option<String> {
     shown.lines().find_map(|line| Some(line.strip_prefix("in `")?.strip_suffix('`')?.to_owned()))
 }
 
-/// Returns a value as a configuration file has it, or the kind of a value that has parts.
+/// Formats a value as in a configuration file. For a list, a table or a date, returns only the kind of the value.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text:?}"),
@@ -128,8 +128,8 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// Returns the text for a value that must be one of certain words. Tries an empty string in its place, since the error of a string lists
-/// the words.
+/// Returns the error text for the value at `place`, which must be one of certain words. To learn the words, reads the table with an empty
+/// string in place of the value: the error of that attempt lists them.
 fn no_word<T: DeserializeOwned>(mut table: Table, place: &str) -> String {
     let (holder, key) = place.rsplit_once('.').map_or((None, place), |(holder, key)| (Some(holder), key));
     let holder = holder.into_iter().flat_map(|holder| holder.split('.'));

@@ -286,8 +286,8 @@ fn tell_stalled(channel: &str, sequence: u64) {
     );
 }
 
-/// If the user or the environment gave a directory of a journal and the user gave a place in the past, and the directory has no journal of
-/// the channel's stream, reports where the reader begins.
+/// Reports where the reader begins if a given journal does not help. This is so if three conditions hold: the user or the environment names
+/// the journal's directory, the reader is to begin in the past, and the directory has no journal of the channel's stream.
 fn tell_no_journal(args: &Args, host: &Host, subscriber: &Subscriber) {
     let dir = match (&args.history, host) {
         (Some(none), _) if none.as_os_str() == "none" => None,
@@ -389,7 +389,7 @@ struct Tally {
     bytes: u64,
     conflated: u64,
     missed: u64,
-    /// The number of sequences in skipped reserves.
+    /// The number of sequences that the channel skipped because a journal had reserved them.
     skipped: u64,
     lapped: u64,
     first: Option<u64>,

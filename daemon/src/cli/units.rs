@@ -7,7 +7,7 @@ use std::ffi::{CString, OsStr};
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A parser for values of which some are fixed words. `read` parses all values, and a shell can complete the words.
+/// A parser for an option's value, which can be one of some fixed words. `read` parses every value. A shell completes the words.
 #[derive(Clone)]
 pub(super) struct Words<T, E> {
     words: &'static [&'static str],

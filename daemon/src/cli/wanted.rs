@@ -1,4 +1,5 @@
-//! Opens the channel that a verb reads, and chooses its place again while the verb waits.
+//! Opens the channel that a verb reads. While the verb waits for the channel, it checks again where channels are: at a daemon or in a
+//! directory.
 
 use super::place::{Host, HostArg};
 use super::stop::Stop;
@@ -39,14 +40,15 @@ impl Wanted<'_> {
                 Err(e) if !(e.is_unknown_channel() || self.waits && e.is_passing()) => return Err(e.into()),
                 Err(e) if !self.waits => bail!("{e} (--wait-channel)"),
                 Err(_) if self.stop.is_set() => return Ok(None),
-                // A daemon was started meanwhile.
+                // A daemon was started during the wait, so the place is chosen again.
                 Err(_) => {}
             }
         }
     }
 }
 
-/// Checks whether a daemon was started after a verb has chosen the default directory. A daemon's channels come before this directory.
+/// Checks whether a daemon was started after a verb has chosen the default directory. If so, the verb must use the daemon's channels
+/// instead.
 struct SocketLook {
     is_wanted: bool,
     looked: Instant,

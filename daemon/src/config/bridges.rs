@@ -36,8 +36,8 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
     problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
 }
 
-/// Returns a copy of the bridge. If the bridge uses its channel's journal, the copy has the journal's directory, or no journal if the
-/// channel has none.
+/// Returns a copy of the bridge. If the bridge is set to use its channel's journal, the copy names the directory of this journal. If the
+/// channel has no journal, the copy names none.
 pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> BridgeSpec {
     let mut bridge = bridge.clone();
     let channel = channels.iter().find(|channel| channel.name == bridge.channel);

@@ -194,17 +194,17 @@ pub(crate) fn without_string(message: &str) -> String {
     }
 }
 
-/// The error of the TOML parser for a value that is no string where only certain words are valid.
+/// The TOML parser's error if a value must be one of certain words and is not a string.
 pub(super) const NO_WORD: &str = "wanted string or table";
 
-/// Returns the words in an error about an empty string where only these words are valid.
+/// Returns the words that are valid for a value. `message` is the error for an empty string in place of the value, and lists the words.
 pub(crate) fn words_of(message: &str) -> Option<String> {
     let names = message.strip_prefix("unknown variant ``, expected ")?.split('`').skip(1).step_by(2);
     Some(names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "))
 }
 
-/// Adds the value to an error of serde or of the TOML parser that does not quote it.
-/// `words` returns the words that the value can be, if they are known.
+/// Adds the value to an error of serde or of the TOML parser, if the error does not quote the value. `words` returns the valid words for
+/// the value, if they are known.
 pub(crate) fn with_value(
     message: &str,
     value: Option<&str>,

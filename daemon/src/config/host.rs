@@ -34,7 +34,7 @@ pub struct Host {
     pub numa_nodes: Option<CpuList>,
     /// Network interfaces, by their addresses.
     pub interfaces: Option<Vec<(String, IpAddr)>>,
-    /// Whether bridges of the configuration can run already, as at a reload.
+    /// Whether bridges of the configuration might run already. This is so at a reload.
     pub may_run_bridges: bool,
     /// Whether a user or group exists.
     pub exists: fn(&Principal) -> bool,
@@ -77,7 +77,8 @@ fn exists(principal: &Principal) -> bool {
     }
 }
 
-/// Another user than the daemon's might not be allowed to look. Then this function returns `None`.
+/// Returns the reason why no files can be made in `dir`. If this process is not allowed to examine the directory, returns `None`, because
+/// the daemon's user might be allowed to.
 fn refuses_files(dir: &Path) -> Option<String> {
     let there = dir.ancestors().find_map(|at| Some((at, fs::metadata(at).ok()?)));
     let (there, found) = there?;
@@ -93,7 +94,8 @@ fn refuses_files(dir: &Path) -> Option<String> {
     }
 }
 
-/// Another user than the daemon's might not be allowed to look. Then this function returns `None`.
+/// Returns the reason why `file` cannot be read. If this process is not allowed to examine the file, returns `None`, because the daemon's
+/// user might be allowed to.
 fn refuses_reading(file: &Path) -> Option<String> {
     fs::metadata(file).err().filter(is_the_files).map(|e| e.to_string())
 }

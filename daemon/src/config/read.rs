@@ -62,7 +62,8 @@ struct LeftOut {
     removed: Vec<(usize, String)>,
 }
 
-/// The errors of a value whose faulty part was removed after its own error. A table with a required field, a list and a word can have them.
+/// Errors that can follow from the removal of a faulty part: the value around the part is then incomplete. Such a value is a table with a
+/// required field, a list, or a word.
 const OF_REMOVED: [&str; 2] = ["invalid length ", "wanted exactly 1 element"];
 
 impl LeftOut {
@@ -80,7 +81,8 @@ impl LeftOut {
         remove_at(value.get_mut(), at)
     }
 
-    /// Whether this error, at `at`, is only there because a faulty entry was removed. `path` is the path of the value at `at`.
+    /// Whether the error `message` at the offsets `at` only follows from the removal of a faulty entry. `path` is the path of the value at
+    /// `at`.
     fn causes(&self, message: &str, at: &Range<usize>, path: Option<&str>) -> bool {
         let missing = missing_field(message);
         self.removed.iter().any(|(offset, removed)| {
@@ -133,7 +135,8 @@ fn remove_at(value: &mut DeValue<'_>, at: usize) -> bool {
     }
 }
 
-/// Returns the words that the value at the offset `at` can be. Tries an empty string in its place, since the error of a string lists them.
+/// Returns the valid words for the value at the offset `at`. To learn them, reads the table with an empty string in place of the value: the
+/// error of that attempt lists the words.
 fn words_at<T: DeserializeOwned>(table: &Spanned<DeValue<'_>>, at: usize) -> Option<String> {
     let mut tried = table.clone();
     put_at(tried.get_mut(), at);

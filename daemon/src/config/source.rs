@@ -127,7 +127,7 @@ impl<'a> Source<'a> {
         Some(path.filter(|key| key.parse::<usize>().is_err()).collect::<Vec<_>>().join("."))
     }
 
-    /// Returns the value at these offsets as the text has it, on one line, if it is short.
+    /// Returns the text at these offsets. Returns `None` if the text is empty, has several lines, or is longer than 40 bytes.
     pub(super) fn short_text(&self, span: Range<usize>) -> Option<&str> {
         self.text.get(span).filter(|text| !text.is_empty() && text.len() <= 40 && !text.contains('\n'))
     }

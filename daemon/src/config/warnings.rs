@@ -105,8 +105,8 @@ impl Config {
             let what = "allows what nothing here uses, and hides a later slip".to_owned();
             list.section("daemon.http_allow_remote", what, "false");
         }
-        // If the socket's group may connect, the operator chose this group on purpose. In this case, only an entry `*` causes the warning,
-        // because other users cannot connect.
+        // If the socket's mode lets the socket's group connect, the operator has chosen the group on purpose. Then only an entry `*` in a
+        // list causes the warning, because users outside the group cannot connect.
         let (group, others) = (daemon.socket_mode & 0o020 != 0, daemon.socket_mode & 0o002 != 0);
         let shut_out = |channel: &&ChannelConfig| {
             let mut named = channel.publishers.iter().chain(&channel.subscribers);

@@ -109,7 +109,7 @@ pub struct Mend {
     pub command: String,
     /// The place in which to make the change permanent, so that it survives a reboot.
     pub persist: String,
-    /// The same change as data, if it is one value in one file.
+    /// The change that `command` makes, as data. `None` if it is not one value in one file.
     #[serde(skip)]
     pub assignment: Option<Assignment>,
 }
@@ -189,7 +189,7 @@ impl Verdict {
 /// The answer of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The check's name, as `shmcast doctor` takes it.
+    /// The check's name, which is also an argument of `shmcast doctor`.
     pub id: &'static str,
     /// The part of the host that was checked.
     pub area: Area,

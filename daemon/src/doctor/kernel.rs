@@ -85,8 +85,8 @@ fn preemption(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         return Ok(Verdict::pass("PREEMPT_RT"));
     }
     let mode = match () {
-        // The preemption mode of such a kernel can be changed. debugfs shows the present mode. Without debugfs, the mode on the kernel's
-        // command line counts.
+        // With PREEMPT_DYNAMIC, the preemption mode can be changed. debugfs shows the present mode. Without debugfs, the mode on the
+        // kernel's command line counts.
         () if has("PREEMPT_DYNAMIC") => match p.boot_parameter("preempt")? {
             Some(mode) if !p.exists(MODES) => mode,
             _ => p.choice(MODES, '(', ')')?,

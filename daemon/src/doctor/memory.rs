@@ -155,7 +155,7 @@ fn compact_locked(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// A common disk needs about a second to write this much.
+/// The number of KiB that a common disk writes in about a second.
 const BURST_KIB: u64 = 1 << 20;
 
 fn dirty_writeback(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

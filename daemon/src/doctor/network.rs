@@ -43,7 +43,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 /// The receive buffer that a bridge requests by default. At 10 Gbit/s it covers a stall of about 3 ms.
 const RMEM_BYTES: u64 = 4 << 20;
-/// The size of a replay's burst in bytes.
+/// A smaller buffer fails the check, because it does not hold even a small burst of packets.
 const SMALL_BYTES: u64 = 1 << 20;
 
 fn rmem_max(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

@@ -141,7 +141,7 @@ fn offloads(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
             let value = ethtool_field(&printed, name)
                 .ok_or_else(|| malformed(&command, &printed, "a list of offloads"))?;
             p.note(command.clone(), format!("{name}: {value}"));
-            // A value of "on [fixed]" cannot be changed, and is on as well.
+            // "on [fixed]" means that the feature is on and cannot be switched off.
             if value.starts_with("on") {
                 on.push(name);
             }
@@ -158,7 +158,7 @@ fn rings(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let judge = |p: &mut Probe<'_>, card: &str| {
         let command = format!("ethtool -g {card}");
         let printed = p.command("ethtool", &["-g", card])?;
-        // The maxima come first, the current sizes second, under the same names.
+        // ethtool prints the maxima first. The current sizes follow under the same names.
         let mut sizes =
             printed.lines().filter_map(|line| line.trim().strip_prefix("RX:")?.trim().parse::<u32>().ok());
         let (Some(most), Some(now)) = (sizes.next(), sizes.next()) else {
@@ -213,7 +213,7 @@ fn nic_numa(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let cpus = p.cpus()?;
     let judge = |p: &mut Probe<'_>, card: &str| {
         let node: i32 = p.number(&format!("{NET}/{card}/device/numa_node"))?;
-        // -1 is a device that is equally far from all nodes, as on a host with one node.
+        // The node is -1 if the device is equally far from all nodes, as on a host with one node.
         if node < 0 {
             return Ok(None);
         }

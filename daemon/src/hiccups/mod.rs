@@ -337,7 +337,7 @@ mod tests {
         // With a threshold of 0, every reading at which the clock has advanced is a stall. So the thread records so often that it races
         // with the drains.
         let cpus: CpuList = allowed_cpus().expect("affinity").iter().take(1).collect();
-        // An even and an odd number of drains, so that each tally is once the last one in use.
+        // The number of drains is once even and once odd, so that each of the two tallies is in use at the end of a run.
         for drains in [50, 51] {
             let recorder = Recorder::start(&cpus, 0).expect("an allowed CPU");
             let mut all = Stalls::none();

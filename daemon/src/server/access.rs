@@ -22,8 +22,8 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The time for which an answer of the user database stays valid.
 pub const FRESH: Duration = Duration::from_secs(60);
-/// After a failed look-up, the user is not looked up again for this long. After a program has waited in vain for a user's names, other
-/// programs do not wait for these names for this long.
+/// The pause after a failed look-up before the user is looked up again. If a program has waited in vain for a user's names, no other
+/// program waits for these names during the same time.
 const FAILED_FOR: Duration = Duration::from_secs(5);
 /// The largest number of look-ups that can run at the same time. If a look-up hangs, its thread stays in use.
 const LOOK_UPS: usize = 4;
@@ -60,7 +60,7 @@ pub struct Access {
 struct Asked {
     at: Instant,
     answer: watch::Receiver<Option<Answer>>,
-    /// The end of the last wait in vain for the answer.
+    /// The time at which a program last stopped waiting for the answer without getting it.
     in_vain: Option<Instant>,
 }
 
@@ -74,7 +74,7 @@ impl Asked {
         }
     }
 
-    /// Whether a program waited in vain for this answer a short time ago. Then other programs do not wait for it.
+    /// Whether a program waited in vain for this answer a short time ago. If so, other programs do not wait for the answer.
     fn hangs(&self) -> bool {
         self.answer.borrow().is_none() && self.in_vain.is_some_and(|at| at.elapsed() < FAILED_FOR)
     }
@@ -103,9 +103,9 @@ impl Access {
         Identity { pid: peer.pid, uid: peer.uid, gid: peer.gid, names, command }
     }
 
-    /// Returns the names of the user of `peer`. Returns `None` if the look-up fails, or does not end within two seconds. After that, no
-    /// program waits for the user's names for five seconds. Names are not looked up for a privileged user, who is always permitted. An
-    /// answer is valid for a minute.
+    /// Returns the names of the user of `peer`. Returns `None` if the look-up fails, or does not end within two seconds. In the five
+    /// seconds after such a failure, no program waits for the user's names. Names are not looked up for a privileged user, who is always
+    /// permitted. An answer is valid for a minute.
     pub async fn names(&self, Peer { uid, gid, .. }: Peer) -> Option<Arc<Names>> {
         if self.is_privileged(uid) {
             return Some(Arc::default());
@@ -312,7 +312,7 @@ mod tests {
                 async move { access.identify(peer(uid)).await }
             });
             let mut all: Vec<_> = twenty.map(Box::pin).collect();
-            // A user who needs no look-up is identified meanwhile.
+            // A user who needs no look-up is identified while the look-ups of the other users hang.
             let mut at_once = std::pin::pin!(access.identify(peer(0)));
             let found = std::future::poll_fn(|context| {
                 for one in &mut all {
@@ -324,7 +324,7 @@ mod tests {
             for one in all {
                 assert_eq!(one.await.names, None);
             }
-            // The user's next program does not wait again.
+            // For two seconds, one program of this user has waited in vain. The user's next program does not wait.
             let mut again = std::pin::pin!(access.identify(peer(1)));
             let found = std::future::poll_fn(|context| std::task::Poll::Ready(again.as_mut().poll(context)));
             assert!(matches!(found.await, std::task::Poll::Ready(Identity { names: None, .. })));

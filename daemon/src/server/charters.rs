@@ -36,10 +36,12 @@ impl Charters {
         Ok(Self { dir: open_dir(path)?, path: path.to_owned(), boot, nameless: BTreeSet::new() })
     }
 
-    /// Restores the names of the charters in use, `held`, after somebody has moved their directory. A charter has lost its name for good if
-    /// somebody removed or moved its own file. Returns the channels to which this has happened since the last call.
+    /// Restores the names of the charters in use, `held`, if somebody has moved their directory. If somebody has removed or moved the file
+    /// of a single charter, the charter's name is lost for good. Returns the channels whose charters have lost their names since the last
+    /// call.
     ///
-    /// Removes a file that now has the name of a lost charter. Otherwise the next daemon would take this file for the channel's charter.
+    /// If another file now has the name of a lost charter, removes this file, because the next daemon would take it for the channel's
+    /// charter.
     ///
     /// # Errors
     /// If the directory cannot be made, or if the names cannot be checked. The call can be repeated after an error.

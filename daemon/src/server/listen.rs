@@ -96,7 +96,7 @@ fn make_folder(path: &Path) -> Result<()> {
 /// # Errors
 /// If another daemon listens there, or if the file at `path` is not a leftover.
 pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
-    // The lock's file would stay, so the length of the path is checked before the lock is made.
+    // The path's length is checked before the lock's file is made, because this file would stay even if the path is too long.
     let length = path.as_os_str().len();
     if length > MAX_SOCKET_PATH {
         bail!(
@@ -215,7 +215,7 @@ fn check_kind(path: &Path, found: &Metadata) -> Result<()> {
 }
 
 /// Renames the leftover at `path`, and then deletes it. If the renamed file is not the one that `found` describes, somebody has replaced
-/// the leftover meanwhile. In this case, the file gets its name back, and the function fails.
+/// the leftover before the rename. In this case, the file gets its name back, and the function fails.
 fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".leftover-{}", std::process::id()));

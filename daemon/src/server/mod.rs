@@ -70,9 +70,9 @@ use state::{Newcomers, ServerState};
 use store::{Kept, Store};
 use waker::Waker;
 
-/// The time for which new programs wait after a crash of the earlier daemon, two seconds in all. Meanwhile the programs of the earlier
-/// daemon attach again. The time is divided into short pauses. If this process is stopped for a while, only the present pause passes
-/// meanwhile.
+/// The time for which new programs wait after a crash of the earlier daemon: two seconds in all. During this time, the programs of the
+/// earlier daemon attach again. The time consists of many short pauses, so that most of it remains if this process itself is stopped for a
+/// while.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// While memory is made, the daemon repeatedly asks the service manager for more time to start. Each request adds this time.
 const GOES_ON: Duration = Duration::from_secs(60);
@@ -232,7 +232,7 @@ async fn serve(options: &Options, config: Config, inherited: Inherited) -> Resul
     warn(&config, false);
     let mut carriers = Carriers { supervisor, recorders };
     carriers.apply(&config);
-    // A daemon that the service manager does not hear ends as in order, so it leaves no marker.
+    // If the service manager cannot be notified, the daemon ends. It ends in the usual order, so that it leaves no marker of a crash.
     let heard = manager::tell(&[NotifyState::Ready]);
     if heard.is_ok() {
         tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
@@ -299,8 +299,8 @@ fn tell_stopping() {
 
 /// Ends the bridges and the recorders. Then removes the marker, unless programs might attach again to the next daemon.
 async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) -> Result<()> {
-    // If new programs still wait, they are refused now. Recorders and bridges can be among them. If one were let in, it could get new
-    // memory for a channel, although programs with the old memory can no longer attach again.
+    // New programs that still wait are refused now. Recorders and bridges can be among them. If a program were let in, it could get new
+    // memory for a channel, and then programs with the channel's old memory could not attach again.
     if !fault!("the_last_newcomers_are_let_in") {
         shared.decide_on_newcomers(Newcomers::SentAway);
     }
@@ -317,7 +317,8 @@ async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) ->
             held.registry().hold(channel)
         })
     });
-    // The holds last until the process ends, because a journal might have recorded a clean end, after which nobody may publish.
+    // The holds last until the process ends. They keep publishers away, because nobody may publish after a journal has recorded a clean
+    // end.
     let _holds = ending.await.context("stop the bridges and the recorders")?;
     connection::settle().await;
     if !shared.registry().is_needed() {

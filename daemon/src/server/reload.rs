@@ -61,7 +61,7 @@ pub(super) async fn reload(
     }
 }
 
-/// Makes on another thread the memory that a configuration needs. Then applies the whole configuration. After an error, nothing has
+/// Makes the memory that a configuration needs, on another thread. Then applies the whole configuration. After an error, nothing has
 /// changed.
 async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
     let missing = shared.registry().missing(wanted)?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::{Duration, Instant};
 
-/// A refusal is new if the same one was last seen longer ago than this.
+/// A refusal counts as new if no equal refusal was seen within this time.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Number of refusals that are remembered. Beyond it, each refusal counts as new.
 const MOST: usize = 1024;

@@ -1,7 +1,7 @@
 //! The service manager's descriptor store. Descriptors in it outlive this process, however it ends.
 //!
 //! With systemd's `FileDescriptorStoreMax=`, the daemon puts the descriptors of each new segment and of its lock into the store. At the
-//! next start, the daemon gets these descriptors back. Without this setting, attached programs bring their segments back.
+//! next start, the daemon gets these descriptors back. Without this setting, attached programs pass their segments to the next daemon.
 
 use sd_notify::NotifyState;
 use shmcast::hosting::HostedSegment;

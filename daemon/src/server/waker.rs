@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The pause is the silence divided by this number, within the configured limits.
+/// The pause between two checks is the time since a reader was last woken, divided by this number. The configured limits also apply.
 const SILENCE_SHARE: u32 = 16;
 
 /// The waker and its parked readers. Its thread starts with the first reader, and ends when this value is dropped.
@@ -31,8 +31,8 @@ pub struct Waker {
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// A socket pair that interrupts the thread's wait. The thread waits for the first end and for the readers' bells. `knock` writes to
-    /// the second end.
+    /// A socket pair with which other threads interrupt the wait of the waker's thread. `knock` writes to the second socket. The thread
+    /// waits for the first socket and for the readers' bells.
     door: (UnixStream, UnixStream),
 }
 

@@ -13,7 +13,7 @@ const SYSCTL: &str = "/etc/sysctl.d/90-shmcast-tune.conf";
 const TMPFILES: &str = "/etc/tmpfiles.d/shmcast-tune.conf";
 const FIRST_LINE: &str = "# Written by `shmcast tune --persist`; `shmcast tune --undo` removes it.";
 
-/// Checks that shmcast wrote both files, as far as they exist.
+/// Checks the two files. If a file exists, shmcast must have written it.
 pub(super) fn check(root: &Root) -> Result<(), TuneError> {
     [SYSCTL, TMPFILES].iter().try_for_each(|path| is_ours(root, path).map(drop))
 }

@@ -7,7 +7,7 @@
 //! 2. Each value is written and read back. If the kernel refuses a value, this is reported, and the other values are written.
 //! 3. If requested, the changed values are written to files that the next boot applies (`kept.rs`).
 //!
-//! Undoing a change restores the original values. If somebody has changed a value since then, this value is not restored.
+//! An undo restores the original values. A value that somebody has changed after `tune` is not restored.
 
 mod before;
 mod files;

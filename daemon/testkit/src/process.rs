@@ -90,7 +90,7 @@ impl Process {
     /// The states of the process's threads: the letters in `/proc/PID/task/THREAD/stat`.
     fn states(&self) -> impl Iterator<Item = char> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
-        // A thread that has ended meanwhile has no state.
+        // A thread that has ended since the directory was listed has no state.
         let stats = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok());
         stats.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next())
     }
@@ -130,7 +130,7 @@ impl Process {
         assert!(status.success(), "{}: {status}: its output is above", self.what);
     }
 
-    /// Waits until the process ends by itself. Meanwhile the call reads the process's pipes, so that a full pipe does not block the
+    /// Waits until the process ends by itself. During the wait, this call reads the process's pipes, so that a full pipe does not block the
     /// process.
     pub fn output(mut self) -> Output {
         let (out, err) = (self.child.stdout.take(), self.child.stderr.take());

@@ -26,7 +26,7 @@ pub struct JournalAnswer {
     pub rows: Vec<Row>,
     /// Rows that could not be measured here, each with its reason.
     pub skipped: Vec<String>,
-    /// Failures of rows: a journal that differs from the published messages, or a process that ended.
+    /// Failures of rows: a journal that differs from the published messages, or a process that ended too early.
     pub failed: Vec<String>,
 }
 

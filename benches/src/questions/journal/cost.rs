@@ -62,7 +62,7 @@ pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalA
             let read = || plan.play_reader(publish.clone(), CPUS[1]);
             let mut played = Vec::new();
             for pair in 0..pairs {
-                // Each of the two rounds is played first equally often.
+                // The two kinds of rounds take turns in being played first.
                 played.push(if (lap + pair).is_multiple_of(2) {
                     let with = recorded()?;
                     (with, read()?)

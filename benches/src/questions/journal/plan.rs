@@ -72,7 +72,7 @@ impl<'a> Plan<'a> {
 
     /// Returns the role of a publisher that sends messages of `size` bytes for some seconds.
     pub(super) fn publish(&self, size: usize, pace: Pace, seconds: f64) -> Publish {
-        // If only delivery is checked, the ring is smaller. But a publisher that never waits always needs the whole size, because other
+        // If only delivery is checked, the ring is smaller. A publisher that never waits always needs the whole size, because other
         // programs can take the recorder's CPU for a while.
         let ring_bytes = if pace == Pace::Gated { self.bytes(RING_BYTES) } else { RING_BYTES };
         Publish {

@@ -34,8 +34,8 @@ fn watched<T>(run: impl FnOnce() -> Result<T>) -> Result<(T, Quiet)> {
     Ok((done, load.end()?))
 }
 
-/// Records messages with payloads of `size` bytes, `bytes` bytes in all with their headers. Then calls `then` while the publisher and the
-/// recorder still run.
+/// Records messages with payloads of `size` bytes. Their number is chosen so that payloads and headers have `bytes` bytes in all. Then
+/// calls `then` while the publisher and the recorder still run.
 fn with_journal(
     plan: &Plan<'_>,
     (size, bytes, pace): (usize, u64, Pace),

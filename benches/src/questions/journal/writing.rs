@@ -98,7 +98,7 @@ fn to_durable(round: &Round) -> Result<Distribution> {
     let mut times = Vec::with_capacity(round.published.sends.len());
     for (sent, sequence) in round.published.sends.iter().zip(1..) {
         while moves.next_if(|(_, durable)| *durable < sequence).is_some() {}
-        // The round can end before the last sample.
+        // The round can end before the recorder reports a message as durable. The message was durable at the end of the round.
         let at = moves.peek().map_or(round.recorded.durable_at, |(at, _)| *at);
         times.push(clock.ns_between(*sent, at));
     }

@@ -11,7 +11,7 @@ use shmcast::{Clock, Preparation, Publisher};
 use shmcast_layout::counter::{ticks, ticks_after_loads};
 use std::time::Duration;
 
-/// The sleep of a publisher that waits for the gate. The publisher does not spin, because the recorder might need its CPU.
+/// The sleep of a publisher that waits for the gate. The publisher does not spin, because the recorder might need the publisher's CPU.
 const HELD_BACK: Duration = Duration::from_micros(50);
 /// If more than this time remains until the next send, the publisher sleeps for a part of the remaining time. In ns.
 const SLEEPS_FROM_NS: u64 = 500_000;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const LOOK: Duration = Duration::from_millis(1);
 /// The time between two searches for files that must be removed.
 const TRIM: Duration = Duration::from_millis(100);
-/// The pause of a reader that finds nothing. It is as long as a recorder's pause.
+/// The pause of a reader that finds nothing. A recorder makes pauses of the same length.
 const NAP: Duration = Duration::from_micros(200);
 /// The greatest number of messages in one batch, as for a recorder.
 const BATCH: usize = 4096;

@@ -240,7 +240,7 @@ pub struct Seen {
 /// The report of a reader that caught up.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct CaughtUp {
-    /// The number of messages until the reader was live. Each came once and in order.
+    /// The number of messages that the reader received until it was live. Each message came exactly once, and in order.
     pub messages: u64,
     /// The number of bytes in the payloads of these messages.
     pub payload_bytes: u64,

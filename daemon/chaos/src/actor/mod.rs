@@ -131,7 +131,7 @@ pub enum Order {
     ReadJournal { dir: PathBuf },
 }
 
-/// A line to an actor.
+/// An order to an actor, with the order's number. The runner writes it as one line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Told {
     /// The number of the order.
@@ -140,7 +140,7 @@ pub struct Told {
     pub order: Order,
 }
 
-/// A line from an actor.
+/// The answer of an actor to an order. The actor writes it as one line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// The number of the order that was carried out.

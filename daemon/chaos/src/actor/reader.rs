@@ -115,7 +115,7 @@ impl Reading {
     }
 
     /// Receives until `last` has arrived, or until the reader was lapped and continued after `last`. The reader gives up if nothing arrives
-    /// for the time `patience`. A slow machine can need more time for all messages.
+    /// for the time `patience`. As long as messages arrive, the call can last for any time, because some machines are slow.
     pub(super) fn finish(
         &mut self,
         log: &mut Log,

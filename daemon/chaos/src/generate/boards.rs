@@ -53,7 +53,7 @@ impl Writer {
         let steps = std::mem::take(&mut self.steps);
         for step in steps {
             let step = self.changed(step);
-            // The step after `race` belongs to it.
+            // No step is added between `race` and the next step, because these two steps run at the same time.
             if self.steps.last() != Some(&Step::Race {}) {
                 self.add_between();
             }
@@ -88,7 +88,7 @@ impl Writer {
 
     fn attachment(&mut self, who: u8, channel: u8, start: Start, wait: Waiting) -> Step {
         let conflates = self.random.u8(..3) == 0;
-        // Other starts are refused.
+        // A reader that skips old messages of a key can begin only at the latest message or with the board.
         let start = if conflates && start != Start::Board { Start::Latest } else { start };
         let conflate = conflates.then(|| [0, 0, 20_000, 40_000][self.random.usize(..4)]);
         let gate = self.random.bool().then(|| self.random.u8(..4) / 3);

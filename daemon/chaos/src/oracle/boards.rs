@@ -37,8 +37,8 @@ impl Judge<'_> {
         if let Some(error) = error {
             return self.check_error(error, findings);
         }
-        // If the channel's sequences restarted, the channel has several lives, and the logs do not say which
-        // life was searched.
+        // If the channel's sequences restarted, the channel has several lives (runs of sequences). The logs do not say which life was
+        // searched.
         let mut lives = self.streams.lives_of(&self.look.channel);
         let life = lives.next().filter(|_| lives.next().is_none());
         let stream = life.and_then(|life| self.streams.life(life));
@@ -70,7 +70,7 @@ impl Judge<'_> {
             Deed::Step { step, .. } => matches!(step, Step::Reload { .. } | Step::Limit { .. }),
             _ => false,
         });
-        // The publisher can be faster than the search.
+        // The error `Board` is no violation, because a publisher can change the board faster than the search reads it.
         if error == "Board" || may_move && ["Superseded", "Unmapped", "NoBoard"].contains(&error) {
             return;
         }

@@ -136,8 +136,8 @@ fn check_laps(history: &History, reader: &Subscription, findings: &mut Findings)
 /// Returns the last report before `until` in which a publisher said that the reader's gate is in force. Reports that might be out of date
 /// are left out.
 ///
-/// A publisher reports the state that it saw when it last looked at its gates. If the reader began at an older message, or has sought,
-/// the publisher must have looked since then. A publisher looks at least once while it publishes a ring's length of messages.
+/// A publisher reports the state that it saw when it last looked at its gates. If the reader began at an older message, or has sought, only
+/// a report counts that follows a look after this moment. A publisher looks at least once while it publishes a ring's length of messages.
 fn in_force<'a>(
     history: &'a History,
     reader: &'a Subscription,
@@ -150,7 +150,8 @@ fn in_force<'a>(
     })?;
     let since = sought.unwrap_or(reader.at);
     let is_segmented = is_segmented(history, &reader.channel);
-    // If each publisher has a ring of its own, the reader was lapped in the ring in which it goes on.
+    // If each publisher has a ring of its own, the reader was lapped in the ring in which it continues. So only the reports of this ring's
+    // publisher count.
     let is_its_ring = |p: &Publication| !is_segmented || p.next <= resumed_at && resumed_at <= p.perhaps();
     let all = history.on(&reader.channel).filter(|p| is_its_ring(p)).flat_map(|publication| {
         publication.gates.iter().flat_map(move |entry| {
@@ -197,9 +198,9 @@ fn is_excused(history: &History, reader: &Subscription, known: &InForce<'_>, unt
     if !known.gate.refuse && all.into_iter().any(may_have_dropped) {
         return true;
     }
-    // Each later publisher can move the frontier by a chunk, and the end of its predecessor can move it by another chunk. A later
-    // publisher counts the gate as in force no matter how far the reader is behind. The reader can be far behind if a publisher without
-    // the gate came before.
+    // A reader that is behind by the gate's lag can be lapped if later publishers move the ring's frontier: each of them by a chunk, and
+    // the end of its predecessor by another chunk. The reader can also be lapped after a publisher without the gate, because a later
+    // publisher counts the gate as in force no matter how far the reader is behind.
     let since: Vec<&Publication> =
         history.on(&reader.channel).filter(|p| p.opening > reader.subscribing && p.opening < until).collect();
     let moved = known.gate.lag + 2 * since.len() as u64 * chunk(known.publication.capacity);

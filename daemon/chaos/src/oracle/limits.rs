@@ -21,7 +21,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                     && (*code == Some(127)
                         || err.contains("memory allocation of")
                         || err.contains("prlimit:")
-                        // The kernel ends a program whose text does not fit.
+                        // The kernel kills a program whose code does not fit into the allowed address space.
                         || matches!(signal, Some(9 | 11)) && err.is_empty());
                 match (code, signal) {
                     (Some(0), _) => {}
@@ -54,7 +54,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     }
 }
 
-/// The kinds of failures that no limit causes, or that say in their own words what is lacking.
+/// The kinds of failures whose text need not name a limit: no limit causes them, or the kind itself says what is lacking.
 const KINDS: [&str; 9] = [
     "InUse",
     "Refused.Busy",

@@ -19,9 +19,9 @@ pub(super) struct Cut {
 /// The lives of all channels.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// The life of each publication.
+    /// The life of each publication, by the publication's number.
     lives: BTreeMap<u32, usize>,
-    /// The place at which a later publication cut off this publication.
+    /// For each publication that a later publication cut off: the place of the cut.
     cuts: BTreeMap<u32, Cut>,
 }
 

@@ -87,7 +87,7 @@ fn check_openings(history: &History, findings: &mut Findings) {
         // A signal is no excuse for a failure. A missing permission to write is no excuse for a reader.
         let is_excuse = why.contains("Interrupted system call")
             || !is_publisher && why.contains("Permission denied") && !was_closed(history);
-        // The gates and the board of a story's channel always fit it.
+        // The gates and the board of a story's channel always fit the channel.
         if *is_publisher && ["Gate", "Board", "NoBoard", "Mismatch"].contains(&kind.as_str()) {
             findings.add(5, "open_failed", actor, format!("{kind}: {why}"));
         }
@@ -146,7 +146,7 @@ fn check_lateness(history: &History, findings: &mut Findings) {
         let past_us = if may_ask { FILES_US } else { 0 };
         reader.seen.iter().for_each(|entry| check_late(history, &reader.actor, entry, past_us, findings));
     }
-    // A publisher with gates waits as long as they say.
+    // A call of a publisher with gates can last as long as the gates' limits allow.
     for publisher in &history.publications {
         publisher.late.iter().for_each(|entry| check_late(history, &publisher.actor, entry, 0, findings));
     }

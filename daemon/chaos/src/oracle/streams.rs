@@ -104,7 +104,7 @@ impl<'a> Streams<'a> {
         Some(stream.get_or_init(|| Stream::of(of_life, keys, self.lives)))
     }
 
-    /// Returns the lives of a channel.
+    /// Returns the lives of a channel. A life is a run of publications whose sequences continue.
     pub(super) fn lives_of(&self, channel: &str) -> impl Iterator<Item = usize> {
         self.all.iter().filter(move |(_, (name, _))| *name == channel).map(|(life, _)| *life)
     }
@@ -120,8 +120,8 @@ impl<'a> Streams<'a> {
         ends.max().unwrap_or(0)
     }
 
-    /// Returns the life to which `sequence` belonged at `time`. Of the publications whose opening began before `time`, this is the life of
-    /// the last one that could have used `sequence`, or could have ended just before `sequence`.
+    /// Returns the life to which `sequence` belonged at `time`. It is the life of the last publication that could have used `sequence`, or
+    /// could have ended just before `sequence`. Publications whose opening began after `time` do not count.
     pub(super) fn life_at(&self, channel: &str, sequence: u64, time: Time) -> Option<usize> {
         let begun = self
             .history

@@ -85,14 +85,14 @@ impl Actor {
         self.child.id()
     }
 
-    /// Whether the actor would carry out another order immediately. It then has no order, or only a read that ends when another order
+    /// Whether the actor can carry out another order immediately. It can if it has no order, or only a read, which ends when another order
     /// arrives.
     pub(super) fn is_free(&mut self) -> bool {
         self.collect(Duration::ZERO);
         self.open.iter().all(|(_, order)| is_endless_read(order))
     }
 
-    /// Whether all orders of the actor can last without a time limit. An actor without orders also counts.
+    /// Whether no order of the actor has a time limit. The result is also true if the actor has no orders.
     pub(super) fn is_patient(&self) -> bool {
         self.open.iter().all(|(_, order)| is_endless_read(order) || matches!(order, Order::Block { .. }))
     }

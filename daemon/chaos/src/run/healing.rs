@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 const LAST: u32 = 100;
 /// The time for which a reader that receives nothing searches for the last message, in milliseconds.
 const SEARCH_MS: u64 = 10_000;
-/// The same time in stories with a bridge or with journals. It is long for two
-/// reasons:
+/// The search time in milliseconds in stories with a bridge or with journals. It is longer than [`SEARCH_MS`] for two reasons:
 ///
 /// - A receiver that missed the end of a session accepts another session only after 10 s.
 /// - A lapped reader of a journal reads all messages that other readers skip.

@@ -184,7 +184,7 @@ impl World<'_> {
                 piped.settle();
             }
             let said = fs::read_to_string(self.said_by(at)).unwrap_or_default();
-            // A limit is no reason to begin another journal.
+            // A recorder that a limit ended continues its journal. Any other recorder that failed gets a new directory.
             let is_over = self.limited.is_none() || !said.lines().last().is_some_and(names_a_limit);
             if status.code() == Some(1)
                 && is_over

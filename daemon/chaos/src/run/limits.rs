@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The first user of daemons and recorders. Each story has another user, so that nobody else's threads count.
 const FIRST_USER: u32 = 61_000;
 const USERS: u32 = 3_000;
-/// The size of a small file system in MiB, and the number of its files.
+/// The size of a small file system in MiB. The next constant is the largest number of its files.
 const SMALL: u32 = 12;
 const FILES: u32 = 300;
 /// Without these capabilities, root obeys the modes of files and directories.

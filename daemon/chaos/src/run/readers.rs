@@ -19,7 +19,8 @@ pub const BEREAVED: char = 'w';
 
 /// The time within which a reader receives available messages. A program must also notice the end of another program within this time.
 const NOTICE: Duration = Duration::from_millis(100);
-/// The number of times that a program runs within [`NOTICE`] if it runs every 10 ms, with a margin.
+/// A program that runs every 10 ms gets a CPU at least this number of times within [`NOTICE`]. The number is half of the expected one, to
+/// be safe.
 const RUNS: u64 = 5;
 /// The largest number of takeovers that are tried. After a takeover that leaves an invalid message, there are no more tries.
 const ROUNDS: u8 = 40;

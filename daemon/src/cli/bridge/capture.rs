@@ -75,7 +75,8 @@ impl Capture {
     }
 }
 
-/// Returns the bridge's outcome, or the error of its capture. If both failed, reports the capture's error and returns that of the bridge.
+/// Combines the outcome of a bridge with that of its capture. If one of the two failed, returns this error. If both failed, reports the
+/// capture's error and returns the bridge's error.
 pub(super) fn outcome_of(captured: Result<()>, outcome: Result<ExitCode>) -> Result<ExitCode> {
     match (outcome, captured) {
         (Ok(_), Err(error)) => Err(error),

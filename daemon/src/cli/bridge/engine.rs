@@ -260,8 +260,8 @@ impl LinkReport {
         is_connected: bool,
         why: Option<String>,
     ) {
-        // The state is reported only when it has changed. Digits are left out of the comparison, because a count in the text that grows is
-        // no change.
+        // The state is reported only when it has changed. Digits are ignored in the comparison, because a count that has grown in the text
+        // is no change of the state.
         let words =
             |why: &Option<String>| why.as_deref().map(|why| why.replace(|c: char| c.is_ascii_digit(), ""));
         if (is_connected, words(&why)) == (self.is_connected, words(&self.why)) {

@@ -1,4 +1,4 @@
-//! The packets that `shmcast bridge check` hears on the lines of a receiver, and what a bridge could use of them.
+//! The packets that `shmcast bridge check` hears on the lines of a receiver, and how many of them the receiver can use.
 
 use crate::cli::figures::grouped;
 use shmcast_bridge::proto::native::is_native;
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The most senders whose packets are opened at a time.
+/// The largest number of senders whose packets are opened at the same time.
 const MOST_SENDERS: usize = 64;
 
-/// The packets of each line, judged as the receiver of a spec would judge them.
+/// The counts of packets on each line. A packet is judged in the same way as by the receiver that has this configuration.
 #[derive(Debug)]
 pub(super) struct Heard {
     profile: Profile,
@@ -29,16 +29,16 @@ struct Tally {
     packets: u64,
     /// Packets that the receiver can use.
     of_use: u64,
-    /// Native packets that do not open.
+    /// Native packets that the receiver's keys cannot open.
     unopened: u64,
-    /// Packets of the other profile.
+    /// Packets of the profile that the receiver does not use: native for a plain receiver, plain for a native one.
     of_other: u64,
 }
 
 impl Heard {
     pub(super) fn new(spec: &BridgeSpec) -> Heard {
         let mut opener = Opener::new(false, MOST_SENDERS);
-        // A keys file that cannot be read has a finding of its own.
+        // If the keys file cannot be read, another check reports the error.
         let keys = spec.keys.as_deref().and_then(|path| read_keys(path).ok());
         opener.set_keys(keys, spec.takes_open());
         let scratch = vec![0; MAX_DATAGRAM_BYTES];
@@ -61,7 +61,7 @@ impl Heard {
         }
     }
 
-    /// Judges the packets that came on a line in `listen`.
+    /// Returns the verdict about the packets that came on a line within the time `listen`.
     pub(super) fn judge(&self, group: &SocketAddr, listen: Duration) -> (Verdict, String) {
         let Tally { packets, of_use, unopened, of_other } =
             self.lines.get(group).copied().unwrap_or_default();
@@ -124,7 +124,7 @@ mod tests {
         packet
     }
 
-    /// An earlier mistake: any packet was good enough, even one that the bridge could not open.
+    /// An earlier mistake: every packet counted as good, even a packet that the bridge could not open.
     #[test]
     fn packets_are_judged_as_a_bridge_would_judge_them() {
         let dir = tempfile::tempdir().unwrap();

@@ -62,7 +62,7 @@ impl Options {
         Ok(draft)
     }
 
-    /// Returns the spec of the bridge. `nats` replaces the servers of the draft. The options of `--set` override both.
+    /// Returns the spec of the bridge. `nats` replaces the servers of the draft. The options of `--set` override the draft and `nats`.
     pub(super) fn finish(&self, mut draft: Draft, side: Side, nats: &[String]) -> Result<BridgeSpec> {
         self.refuse_accounts(nats)?;
         if !nats.is_empty() {

@@ -63,7 +63,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if missed > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
-/// Returns the error of a dump from `begin` on that a signal stopped before the sequence `due`.
+/// Returns the error for a dump that a signal stopped. The dump began at the sequence `begin`, and `due` is the first sequence that it did
+/// not print.
 fn interrupted(args: &Args, begin: u64, due: u64, stop: &Stop) -> Error {
     let dir = args.source.dir.display();
     let done = if due > begin { format!("up to sequence {}", due - 1) } else { "nothing".to_owned() };

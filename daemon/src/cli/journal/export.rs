@@ -99,7 +99,7 @@ struct Sums {
     bytes: u64,
     packets: u64,
     missing: u64,
-    /// The number of sequences in reserves.
+    /// The number of sequences that the channel skipped because a journal had reserved them.
     skipped: u64,
     session: String,
 }
@@ -153,7 +153,7 @@ struct Feed<'a, W: Write> {
     to: SocketAddr,
     session: Session,
     packet: PacketWriter,
-    /// The time of the packet, and of the last message.
+    /// The time of the packet's first message. The next field has the time of the last message.
     begun_ns: u64,
     time_ns: u64,
     buffer: Vec<u8>,
@@ -188,8 +188,8 @@ impl<W: Write> Feed<'_, W> {
     /// sequence.
     fn go_to(&mut self, sequence: u64) -> Result<()> {
         if self.sums.packets > 0 && self.has_leapt(sequence) {
-            // A receiver learns the beginning of the feed only from several packets that agree. So heartbeats are added if there were fewer
-            // packets.
+            // A receiver learns where the feed begins only from several packets that agree. So heartbeats are added here if the feed has
+            // fewer packets so far.
             if self.sums.packets < HEARTBEATS as u64 {
                 for _ in 0..HEARTBEATS {
                     self.send(&heartbeat(self.session, self.packet.next()))?;

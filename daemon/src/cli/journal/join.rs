@@ -70,10 +70,10 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
 
 /// The state of the parts at a sequence.
 enum Found {
-    /// The part with this index has the next message, or records that the channel itself had a gap there.
+    /// The part with this index has the message of this sequence, or records that the channel itself had a gap at this sequence.
     Part(usize),
-    /// All parts that reach this sequence have a loss there. The value ends where the first of these losses ends, or earlier if another
-    /// part begins earlier.
+    /// Every part that reaches this sequence has a loss at it. The value is the shortest of these losses, cut off where the next part
+    /// begins.
     Lost(Loss),
     /// No part reaches this sequence.
     Nothing,
@@ -81,7 +81,7 @@ enum Found {
 
 fn look(sources: &mut [Source<'_>], due: u64) -> Result<Found> {
     let mut lost: Option<Loss> = None;
-    // The first sequence of the next part.
+    // The first sequence of the next part: of all parts that begin after `due`, the one that begins first.
     let mut next = u64::MAX;
     for (number, Source { first, part, .. }) in sources.iter_mut().enumerate() {
         if *first > due {

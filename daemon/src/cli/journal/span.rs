@@ -70,8 +70,8 @@ impl Span {
         Ok(part)
     }
 
-    /// The schema at the first entry of a part; `None` if the part is empty. If the part ends at a time, records about clocks and rings do
-    /// not count as entries, because the reader also returns records that are later than this time.
+    /// Returns the schema at the first entry of a part; `None` if the part is empty. If `--to` is a time, control records do not count as
+    /// entries: the reader returns control records even if they are later than this time.
     fn first_schema(&self, part: &mut Part) -> Result<Option<SchemaId>> {
         let ends_by_time = matches!(self.to, Some(Place::Time(_)));
         while let Some(item) = part.next()? {

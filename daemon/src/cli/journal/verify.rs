@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         if !is_overtaken || !verified.damages.is_empty() || !verified.unused.is_empty() {
             break verified;
         }
-        // Retention has removed all files meanwhile. So the files that are there now are checked.
+        // Retention has removed all files since the journal was opened. So the journal is opened again, and its present files are checked.
         journal = Journal::open(&args.source.dir).context("journal")?;
     };
     bar.finish_and_clear();
@@ -66,8 +66,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// The files of the directory's other streams that cannot be used, and whose messages are in no later file. The other streams are not checked
-/// any further.
+/// Returns the unusable files of all other streams in the directory. Only a file whose messages are in no later file counts. Nothing else
+/// of the other streams is checked.
 fn unused_of_others(dir: &Path, journal: &Journal) -> Vec<Damage> {
     let streams = Streams::open(dir).map_or(Vec::new(), Streams::into_journals);
     let others = streams.iter().filter(|other| other.stream() != journal.stream());
@@ -94,7 +94,7 @@ fn not_listed(verified: &Verified) -> u64 {
     verified.losses_not_listed + verified.damages_not_listed
 }
 
-/// Whether all sequences that the journal lacks are in reserves. Most sequences of a reserve never had a message.
+/// Whether the journal lacks only sequences that it had reserved and the channel then skipped. Most of such sequences never had a message.
 fn is_only_skipped(verified: &Verified) -> bool {
     let mut listed = verified.losses.iter();
     listed.all(|loss| loss.cause == Cause::Reserve) && LOSSES.iter().all(|cause| verified.lost(*cause) == 0)

@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn each_line_of_the_file_is_in_the_page_once() {
         let page = page();
-        // Roff writes a dash and an apostrophe in this way.
+        // Roff has escapes for a dash and an apostrophe. They are replaced by the plain characters.
         let page = page.replace(r"\-", "-").replace(r"\*(Aq", "'");
         for group in groups(DEFAULT_CONFIG) {
             for item in group.items {

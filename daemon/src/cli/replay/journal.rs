@@ -114,7 +114,7 @@ struct Play {
     /// The number of gaps that readers were told of, and the number of sequences in these gaps.
     gaps: u64,
     missing: u64,
-    /// The number of sequences in reserves. It is not known how many of these sequences had messages.
+    /// The number of sequences that the channel skipped because a journal had reserved them. It is not known how many of them had messages.
     skipped: u64,
 }
 

@@ -293,8 +293,8 @@ fn descending(a: Option<f64>, b: Option<f64>) -> std::cmp::Ordering {
     b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0))
 }
 
-/// Returns the increase of a count per second, over `between` seconds. Returns `None` if the count fell, because the two counts then belong
-/// to different things.
+/// Returns the increase of a count per second, over `between` seconds. Returns `None` if the count fell: it then began again at 0, so the
+/// two values cannot be compared.
 fn rate(earlier: u64, later: u64, between: f64) -> Option<f64> {
     let more = later.checked_sub(earlier)?;
     (between > 0.0).then(|| more as f64 / between)

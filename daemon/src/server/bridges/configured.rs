@@ -154,7 +154,7 @@ pub(super) struct ConfiguredBridge {
     /// The endpoint. An endpoint that has ended stays here until another one replaces it, because its counters are still shown.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
-    /// The state of the replaced bridge. This bridge continues from this state.
+    /// The state of the earlier bridge that this bridge replaces. This bridge continues from that state.
     pub(super) after: Option<Stopped>,
     /// The reason why the bridge waits or has failed.
     pub(super) why: Option<String>,
@@ -169,7 +169,7 @@ pub(super) struct ConfiguredBridge {
 pub(super) const PROMOTED: &str =
     "its channel is one of this host: to receive it again, remove this bridge, reload, add it, and reload";
 
-/// For each kind of report: the count at the last report, and the time of that report.
+/// One entry for each kind of report: the count at the last report, and the time of that report.
 type ReportMarks = [(u64, Option<Instant>); NEWS.len()];
 
 fn news_of<C>(
@@ -219,7 +219,7 @@ pub struct BridgeFigures {
     pub spec: BridgeSpec,
     /// The bridge's state: `waiting`, `running`, `listening`, `standby` while a peer sends, `ending`, `failed`, `promoted` or `leaving`.
     pub state: &'static str,
-    /// The session that the bridge carries, if one is known.
+    /// The session that the bridge carries, if it is known.
     pub session: Option<Session>,
     /// The reason why the bridge waits or has failed.
     pub why: Option<String>,

@@ -106,8 +106,8 @@ impl Bridges {
                 Ok(_) => bridge.why = Some(PROMOTED.to_owned()),
                 Err(_) => {
                     self.promoted.remove(channel);
-                    // Meanwhile, a reload might have replaced the bridge by another one. The new bridge has no endpoint yet, so it must
-                    // still be started.
+                    // During the promotion, a reload might have replaced the bridge by another one. The new bridge has no endpoint yet, so
+                    // it must still be started.
                     (bridge.state, bridge.why) = match bridge.endpoint {
                         Some(_) => (State::Running, None),
                         None => (State::Waiting, None),
@@ -307,8 +307,8 @@ impl Work {
         let stopped = stopped.collect();
         let mut taken: BTreeSet<String> = self.bridges.configured().keys().cloned().collect();
         taken.extend(fresh.iter().map(|new| new.title().to_owned()));
-        // A leaving bridge keeps its name if no other bridge has this name. These bridges come first, so that no renamed bridge gets one of
-        // their names.
+        // A leaving bridge keeps its name if no other bridge has this name. Bridges that keep their names come first, so that no renamed
+        // bridge gets one of these names.
         left.sort_by_key(|bridge| taken.contains(bridge.spec.title()));
         for bridge in &mut left {
             let title = matching::free_title(bridge.spec.title(), &taken);

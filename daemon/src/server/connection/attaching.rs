@@ -44,8 +44,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits for the memory that a channel needs to continue. If the program leaves meanwhile, the memory serves the next program that needs
-    /// it.
+    /// Waits for the memory that a channel needs to continue. If the program leaves during the wait, the memory serves the next program
+    /// that needs it.
     async fn wait_for_memory(
         &mut self,
         channel: &str,

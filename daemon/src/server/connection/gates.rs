@@ -7,7 +7,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// The longest time that a publisher waits for its gates because the names of their readers are looked up. Its own patience is 5 s.
+/// Before a publisher gets its gates, the daemon looks up the names of the gates' readers. This is the longest time for the look-ups. The
+/// publisher itself waits 5 s for the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Connection<'_> {
@@ -33,8 +34,9 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[lent.figures.as_fd()]).await
     }
 
-    /// Takes the gates from readers that may no longer read the channel. Their connections can be cut off later than the publisher gets its
-    /// gates. All look-ups of names together take at most [`PATIENCE`]. A reader whose names are not known by then keeps its gates.
+    /// Takes gates from readers that are no longer allowed to read the channel. The publisher needs this now, because the connections of
+    /// such readers might be closed only later. All look-ups of names together take at most [`PATIENCE`]. A reader whose names are not
+    /// known by then keeps its gates.
     async fn withdraw_gates(&self) {
         let holders = self.shared.registry().gate_holders(self.id);
         let until = Instant::now() + PATIENCE;

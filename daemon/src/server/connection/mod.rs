@@ -38,9 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The time for which a greeting waits for its answer while the daemon starts. After this time, the answer is `Starting`, and the client
 /// greets again.
 const STARTING: Duration = Duration::from_secs(2);
-/// The number of first packets of a connection that can be free. Free packets do not count for the limits.
+/// The number of packets at the start of a connection that can be free. A free packet does not count for the limits.
 const PREPAID: u32 = 2;
-/// Interval at which a waiting reader checks whether a program has brought back the channel's memory.
+/// Interval at which a waiting reader checks whether a program has passed the channel's memory to this daemon.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Time after the end of a publisher's connection at which the publisher's lock is checked once more.
 const LAST_BREATH: Duration = Duration::from_millis(10);
@@ -74,8 +74,8 @@ struct Connection<'a> {
     /// The permit of `turns.served`. It is held while this program is served. During a wait it is released, so that the wait delays no other
     /// program of the user.
     served: Option<OwnedSemaphorePermit>,
-    /// The number of next packets that can be free: the greeting, and then a request to attach again. Free packets do not count for the
-    /// limits.
+    /// The number of the following packets that can be free: the greeting, and then a request to attach again. A free packet does not count
+    /// for the limits.
     prepaid: u32,
     /// The time of the last look-up of the user's names.
     named: Instant,
@@ -85,7 +85,7 @@ struct Connection<'a> {
     reads: Option<String>,
     follows: Option<Receiver<Event>>,
     notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
-    /// The number of packets with descriptors that were sent since the program last had no unread packet.
+    /// The number of packets with descriptors that were sent since the program was last seen without unread packets.
     unread: u32,
 }
 
@@ -300,8 +300,8 @@ impl Connection<'_> {
                 let manner = Manner { is_hidden, watches };
                 let grant =
                     |registry: &mut Registry, guest: &Guest<'_>| registry.subscribe(guest, manner, &mut bell);
-                // A reader is not a new publisher, and need not wait like one. `grant` makes the reader wait only while no program has
-                // brought back the channel's memory.
+                // A reader attaches without the wait of a new publisher, so the argument is true. `grant` makes the reader wait only as
+                // long as no program has passed the channel's memory to this daemon.
                 let end = self.attach(&channel, true, &descriptors, grant).await;
                 self.reads = Some(channel).filter(|_| self.is_attached);
                 end
@@ -353,8 +353,8 @@ impl Connection<'_> {
         self.send(&Response::Welcome { version: VERSION, instance }, &[]).await
     }
 
-    /// Waits until the memory of all channels is made. The wait is shorter than a client's wait for an answer. Returns whether the memory
-    /// is made.
+    /// Waits until the memory of all channels is made, but not as long as a client waits for its answer. Returns whether the memory is
+    /// made.
     async fn is_open(&mut self) -> bool {
         if self.shared.opened.get().is_some() {
             return true;

@@ -59,8 +59,8 @@ impl Connection<'_> {
     pub(super) async fn promote(&mut self, channel: &str, force: bool) -> Result<Promotion, Refused> {
         self.shared.registry().check_publisher(&self.who, channel)?;
         let (bridges, name) = (self.shared.bridges.clone(), channel.to_owned());
-        // During this request, the bridge might have to attach to its channel. If both are programs of the daemon's own user, the bridge
-        // needs the user's turn, so this request must not keep it.
+        // During the promotion, the bridge might have to attach to its channel. If the requesting program has the same user as the bridge,
+        // the bridge needs this user's turn. So the request gives up the turn for the time of the promotion.
         if !fault!("a_promotion_keeps_its_turn") {
             self.served = None;
         }
@@ -88,7 +88,7 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[]).await
     }
 
-    /// Passes an event on to a program that follows events, if it is allowed to see the event.
+    /// Passes an event on to a program that follows events. Does nothing if the program's user is not allowed to see the event.
     pub(super) async fn pass_on(&mut self, event: Event) -> Result<(), End> {
         if self.named.elapsed() >= FRESH {
             self.look_up_names().await;

@@ -99,8 +99,8 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Counts a packet with descriptors that is about to be sent. If too many such packets are unread, an answer to a request waits until
-    /// the program reads. A packet that answers no request ends the connection.
+    /// Counts a packet with descriptors that is about to be sent. If too many earlier packets with descriptors are unread, an answer to a
+    /// request waits until the program reads. For a packet that answers no request there is no wait: the connection ends.
     async fn count_descriptors(&mut self) -> Result<(), End> {
         let until = Instant::now() + PATIENCE;
         let is_served = self.served.is_some();
@@ -132,8 +132,8 @@ fn is_denied(shared: &ServerState, who: &Identity, channel: &str) -> bool {
     checked.is_err_and(|refused| refused.code == RefusalCode::Denied)
 }
 
-/// Whether the channel's lists still name the user of another connection. The user's names are looked up again. If nobody knows the names,
-/// returns true, because nothing is taken from such a user.
+/// Whether the channel's lists still name the user of another connection. The user's names are looked up again. If no names are known,
+/// returns true, so that a failed look-up takes nothing from the user.
 pub(super) async fn may_other_read(shared: &ServerState, who: Identity, channel: &str) -> bool {
     if !is_denied(shared, &Identity { names: None, ..who.clone() }, channel) {
         return true;

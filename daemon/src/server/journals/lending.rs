@@ -54,8 +54,9 @@ impl Recording {
         *self.files() = None;
     }
 
-    /// Whether a recorder is starting, or runs and can write. Before it has its first file, it can have taken messages from the ring. A
-    /// recorder that waits for the channel's previous recorder has taken none, and the wait can be long.
+    /// Whether a recorder is starting, or is recording. Even before the recorder has its first file, it can have taken messages from the
+    /// ring. The result is false while the recorder waits for the channel's previous recorder: it has then taken no messages, and the wait
+    /// can be long.
     pub(super) fn may_record(&self) -> bool {
         let state = self.state();
         !state.is_waiting && matches!(state.name(), "starting" | "recording")
@@ -72,8 +73,9 @@ impl Recording {
             if journal.files().iter().any(|file| file.header.channel != self.channel) {
                 return Ok(None);
             }
-            // If nothing is recorded yet, a recorder is starting. It will continue the journal, or report what is lost. A recorder that has
-            // just begun the reader's stream has no file of it yet.
+            // If no stream is recorded yet, a recorder is starting, and will continue the journal or report the lost messages. If the
+            // reader's stream is recorded, the journal might be of an earlier stream, because the recorder has no file of the new stream
+            // yet.
             let is_recorded = recorded == journal.stream() || recorded == stream;
             let is_recording = may_record && (recorded.is_none() || is_recorded);
             Ok(journal.lend(wanted, read)?.map(|lent| Loan { lent, is_recording }))

@@ -235,7 +235,7 @@ struct Recording {
     stop: AtomicBool,
     /// The channel's next sequence, if nobody can publish any more when the recorder stops. Otherwise 0.
     over_at: AtomicU64,
-    /// The sequence that the reserve must reach.
+    /// The sequence that was requested for the reserve in the journal. No publisher passes the reserve.
     wanted: AtomicU64,
     state: Mutex<State>,
     /// The lists of the files, from which readers are served.

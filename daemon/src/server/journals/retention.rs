@@ -78,8 +78,8 @@ impl Work {
 }
 
 impl Recording {
-    /// Whether the recording can continue with these settings. This is so if at most the limits for old files differ. If so, the recording
-    /// uses the new limits from now on. The recorder is not stopped, because it would let its gate go.
+    /// Whether the recording can continue with these settings. It can if at most the limits for old files differ. If so, the recording uses
+    /// the new limits from now on. The recorder is not stopped, because a stopped recorder releases its gate.
     pub(super) fn goes_on_with(&self, config: &JournalConfig) -> bool {
         let JournalConfig { keep_bytes, keep_age, keep_free, .. } = self.config;
         let is_same = JournalConfig { keep_bytes, keep_age, keep_free, ..config.clone() } == self.config;
@@ -121,7 +121,7 @@ fn since_1970(time: SystemTime) -> Duration {
 /// causes no removal of files.
 #[derive(Debug, Default)]
 struct SettledClock {
-    /// The accepted wall clock minus the time since the start. It was computed when a wall clock was last accepted.
+    /// The accepted wall clock minus the time since the daemon's start. It was computed when a wall clock was last accepted.
     believed: Option<Duration>,
     /// `None` while the system's wall clock agrees with the accepted one.
     other: Option<Other>,
@@ -130,15 +130,15 @@ struct SettledClock {
 /// A wall clock that is not accepted yet.
 #[derive(Debug, Clone, Copy)]
 struct Other {
-    /// This wall clock minus the time since the start.
+    /// This wall clock minus the time since the daemon's start.
     ahead: Duration,
-    /// The time since the start at which the system's clock began to show this wall clock.
+    /// The moment at which the system's clock began to show this wall clock, as the time since the daemon's start.
     since: Duration,
 }
 
 impl SettledClock {
     /// Takes note of a journal that was last written at `written`. A daemon cannot know whether it starts with a wrong clock. So in its
-    /// first hour it accepts no clock that is later than `written` plus the time since the start.
+    /// first hour it accepts no clock that is later than `written` plus `mono`, the time since its start.
     fn note(&mut self, mono: Duration, wall: Duration, written: Duration) {
         if mono < BELIEVED_AFTER {
             let believed = self.believed.unwrap_or_else(|| wall.saturating_sub(mono));
@@ -146,7 +146,7 @@ impl SettledClock {
         }
     }
 
-    /// Returns the accepted wall clock. `mono` is the time since the start. `wall` is the time that the system's wall clock shows.
+    /// Returns the accepted wall clock. `mono` is the time since the daemon's start. `wall` is the time that the system's wall clock shows.
     fn now(&mut self, mono: Duration, wall: Duration) -> Duration {
         let ahead = wall.saturating_sub(mono);
         let believed = *self.believed.get_or_insert(ahead);

@@ -22,13 +22,14 @@ use tokio::sync::mpsc::UnboundedSender;
 pub(super) struct Channel {
     pub(super) config: ChannelConfig,
     pub(super) charter: HostedCharter,
-    /// The segment that the charter names. `None` if this segment was lost with the earlier daemon, and no program has brought it back yet.
+    /// The segment that the charter names. `None` if this segment was lost with the earlier daemon, and no attached program has passed it
+    /// to this daemon yet.
     current: Option<HostedSegment>,
     /// Memory that was made for the next generation. A channel without current memory always has a spare.
     spare: Option<Memory>,
     /// The descriptors of the spare for each reader, if [`ready`](Self::ready) has opened them.
     opened: Option<Vec<[File; 2]>>,
-    /// The next sequence in the channel's journal, if the journal has a clean end and the channel's memory is lost.
+    /// The next sequence in the channel's journal. It has a value only if the journal has a clean end and the channel's memory is lost.
     pub(super) clean: Option<u64>,
     pub(super) publisher: Option<Attached>,
     /// Further programs that were let in as publishers while the lock was free. The lock decides which of them publishes.
@@ -131,7 +132,7 @@ impl Channel {
         hosted.expect("a channel without current memory has a spare")
     }
 
-    /// Whether the segment that the charter names was lost with the earlier daemon, and no program has brought it back.
+    /// Whether the segment that the charter names was lost with the earlier daemon, and no attached program has passed it to this daemon.
     pub(super) fn is_lost(&self) -> bool {
         self.current.is_none()
     }
@@ -202,8 +203,8 @@ impl Channel {
         differences
     }
 
-    /// Returns how to cut off a generation if this daemon lacks its memory. Some programs might still use this memory. On a strict channel
-    /// the messages of the generation become invalid, because its publisher might still write to the memory.
+    /// Returns how to cut off a generation whose memory this daemon does not have. Programs might still use this memory. On a strict
+    /// channel, the messages of the generation become invalid, because its publisher might still write to the memory.
     pub(super) fn cut_of_lost(&self) -> Cut {
         if self.entry().is_strict { Cut::Void } else { Cut::Lost }
     }
@@ -241,8 +242,8 @@ impl Channel {
             && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
-    /// Returns the channel's journal, if the channel has one. After the channel's memory is lost, the channel's next sequence is greater
-    /// than every sequence in the journal.
+    /// Returns the channel's journal, if the channel has one. If the channel's memory is lost, the channel continues with a sequence that
+    /// is greater than every sequence in this journal.
     pub(super) fn after(&self) -> Option<After> {
         let journal = self.config.journal.as_ref()?;
         Some(After { dir: journal.dir.clone(), clean: self.clean })
@@ -264,8 +265,8 @@ impl Channel {
         self.go_on_after(cut, after, told)
     }
 
-    /// Whether the requested memory must still be made. It need not be made if the spare serves. Memory after a journal is made only while
-    /// the channel's memory is lost, because making it writes a record into the journal.
+    /// Whether the requested memory must still be made. It need not be made if the spare fits the request. Making memory that continues
+    /// after a journal writes a record into the journal, so such memory is made only while the channel's memory is lost.
     pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
         let has_it = self.has_spare(request.stream.is_some(), request.after.is_some());
         let is_due = request.after.is_none() || self.is_lost();
@@ -277,8 +278,8 @@ impl Channel {
         self.charter.has_tail(self.current.as_ref())
     }
 
-    /// Whether the spare fits the configuration, `continues` and `is_after_journal`. If `continues` is true, the spare must have the
-    /// current stream, and otherwise a later stream.
+    /// Whether the spare fits the configuration and has the value `is_after_journal`. If `continues` is true, the spare must also have the
+    /// current stream; if it is false, the spare must have a later stream.
     fn has_spare(&self, continues: bool, is_after_journal: bool) -> bool {
         let entry = self.entry();
         let is_right = |made: &Header| match continues {
@@ -332,7 +333,7 @@ impl Channel {
         (before, std::mem::replace(&mut self.spare, spare))
     }
 
-    /// Does the steps of a move to the spare that can fail. After this call, no program may attach or leave before the move.
+    /// Does the fallible steps of a move to the spare segment. After this call, no program may attach or leave before the move.
     pub(super) fn ready(&mut self, store: &mut Store) -> std::io::Result<()> {
         if let Some(spare) = &self.spare {
             self.opened = Some(ready(&self.readers, &spare.hosted, store)?);
@@ -471,7 +472,7 @@ impl Channel {
     }
 }
 
-/// Does the steps of a move that can fail: opens the segment `next` for each reader, and keeps it in the store.
+/// Does the fallible steps of a move: opens the segment `next` for each reader, and puts it into the store.
 fn ready(
     readers: &BTreeMap<ConnectionId, Reader>,
     next: &HostedSegment,
@@ -482,7 +483,7 @@ fn ready(
     Ok(opened)
 }
 
-/// Locks into RAM the memory that a program brought back. For gigabytes this takes seconds, so it is done on a thread of its own.
+/// Locks memory into RAM that a program passed to this daemon. For gigabytes this takes seconds, so it is done on a thread of its own.
 fn lock_again(name: &str, hosted: &HostedSegment) {
     let (channel, lock) = (name.to_owned(), hosted.lock_again());
     let thread = std::thread::Builder::new().name("lock-memory".into());

@@ -99,8 +99,8 @@ impl Gates {
         .is_some()
     }
 
-    /// Takes the gates of a channel from a reader that comes back from an earlier daemon and may no longer read. The reader shows its
-    /// segment. Only gates that this daemon has lent to nobody can be the reader's.
+    /// Takes the gates of a channel from a reader of an earlier daemon that attaches again but is not allowed to read any more. `segment`
+    /// proves that the program was a reader. A gate that this daemon has lent to a reader stays, because it cannot be this reader's gate.
     ///
     /// An earlier mistake: a program that had never read the channel was refused, and a reader with the same number in another PID namespace
     /// lost its gate.
@@ -231,8 +231,8 @@ impl Registry {
         })
     }
 
-    /// The readers that hold gates of the channel that the publisher on this connection has. Each comes with its connection and with the
-    /// channel's name.
+    /// Returns the readers that hold gates of a channel. The channel is that of the publisher on the connection `id`. Each entry has the
+    /// reader's connection, the channel's name and the reader's identity.
     pub fn gate_holders(&self, id: ConnectionId) -> Vec<(ConnectionId, String, Identity)> {
         let Some((name, channel)) = self.channels.iter().find(|(_, channel)| channel.has_let_in(id)) else {
             return Vec::new();

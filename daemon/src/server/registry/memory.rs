@@ -40,7 +40,8 @@ pub struct Memory {
     pub hosted: HostedSegment,
     /// Whether the memory continues after the channel's journal.
     pub is_after_journal: bool,
-    /// The reason why the channel does not continue after its journal, or why the journal does not record that the channel continues.
+    /// The problem with the channel's journal, if there is one: the channel does not continue after it, or the journal does not record the
+    /// continuation.
     pub trouble: Option<String>,
 }
 

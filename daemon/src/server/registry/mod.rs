@@ -208,7 +208,7 @@ impl Registry {
     /// hold: `who` is this daemon's bridge that receives the channel, and this daemon has the channel's memory.
     ///
     /// Only the bridge can publish on such a channel. The crashed daemon's bridge ended together with that daemon, so no earlier publisher
-    /// can attach again. This daemon has the memory if a reader of the crashed daemon has brought it back.
+    /// can attach again. This daemon has the memory if a reader of the crashed daemon has passed it on.
     pub fn needs_no_grace(&self, who: &Identity, name: &str) -> bool {
         let is_own = who.pid == std::process::id();
         let is_received = self.received.contains_key(name) && !self.promoted.contains(name);
@@ -245,7 +245,7 @@ impl Registry {
         let mut told = Observers { name, store, waker, events };
         let page = match shown {
             [segment, lock, page] => {
-                // A reader that shows older memory is given the current memory, like a new reader.
+                // If a reader presents descriptors of older memory, it gets the current memory, like a new reader.
                 channel.recognizes([segment, lock], &mut told)?;
                 HostedPage::adopt(page).map_err(|e| Refused::new(RefusalCode::BadRequest, e.to_string()))?
             }
@@ -460,8 +460,8 @@ impl Registry {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Whether a program might attach again to the next daemon. Either a program is attached now, or a program might still have memory that
-    /// this daemon lacks. Such memory counts only if it might have messages.
+    /// Whether a program might attach again to the next daemon. This is so if a program is attached now, or if the memory of a channel is
+    /// lost: a program might still have this memory. Lost memory counts only if it might have messages.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);

@@ -155,7 +155,7 @@ impl Registry {
         Ok(changes)
     }
 
-    /// Does all steps of adding a channel that can fail. If the channel was removed and still has attached programs, it is added again: its
+    /// Does the fallible steps of adding a channel. If the channel was removed and still has attached programs, it is added again: its
     /// publisher is cut off, and its sequences begin at 1 again, or continue after its journal.
     fn make_ready(
         &mut self,
@@ -209,8 +209,8 @@ impl Registry {
         gates.sweep(|name| channels.contains_key(name) || retired.contains_key(name));
     }
 
-    /// Makes a channel in new memory. If the channel is new, it begins in this memory immediately. If the channel is from an earlier daemon,
-    /// the memory stays a spare, because a program might bring the earlier memory back.
+    /// Makes a channel in new memory. If the channel is new, it begins in this memory immediately. If the channel is from an earlier
+    /// daemon, the memory stays a spare, because a program might still pass the earlier memory to this daemon.
     fn begin(
         &mut self,
         wanted: &ChannelConfig,

@@ -80,7 +80,7 @@ fn judge(publisher: Vec<Entry<Fact>>, reader: Vec<Entry<Fact>>) -> Vec<String> {
     judge_history(&history).into_iter().map(|violation| violation.name).collect()
 }
 
-/// Judges a reader that begins with the board after all messages.
+/// Judges a reader that begins with the board after all messages are published.
 fn begins_with(seen: Vec<Fact>) -> Vec<String> {
     judge(at(10, publishes()), at(2000, reads(Start::Board, false, u64::from(COUNT) + 1, seen)))
 }

@@ -96,17 +96,18 @@ impl Cursor<'_> {
                 false => self.check_left_out(episode, (due, live), stream, findings),
             }
         }
-        // The board can have hidden the event of another publisher.
+        // A reader that gets messages from the board might not get the event of a new publisher.
         (self.expected, self.in_doubt, self.is_first, self.is_new_here) =
             (episode.live.unwrap_or(0), true, false, false);
         (self.told, self.last) = (None, episode.newest.last().map(|newest| newest.who.publisher));
     }
 
-    /// Returns the life of a board from which the reader got no message. It is the life that the channel had at this time, or the next one,
-    /// in which nothing had been published yet.
+    /// Finds the life of the channel in which a reader read an empty board. A *life* is a run of publications whose sequences continue.
+    /// Usually the result is the life that the channel had at this time. It can also be the next life, before its first message, if two
+    /// conditions hold:
     ///
-    /// It can be the next one only if the channel could have restarted between the last publication of the earlier life and the reader's
-    /// start, and if the reader got no message of the earlier life afterwards.
+    /// - The channel could have restarted between the last publication of the earlier life and the reader's start.
+    /// - The next message that the reader received is not of the earlier life.
     fn life_without_messages(&self, live: u64, episode: &Episode) -> Option<usize> {
         let channel = self.reader.channel.as_str();
         let earlier = self.streams.life_at(channel, live, episode.at)?;
@@ -283,7 +284,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether the reader could begin in an old segment of the channel, because the channel could have got a newer one.
+    /// Whether the reader could begin in an old segment, because the channel could already have had a newer segment.
     fn may_be_led(&self) -> bool {
         self.is_segmented()
     }

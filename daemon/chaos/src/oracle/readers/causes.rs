@@ -34,8 +34,8 @@ impl Cursor<'_> {
         self.reader.actor.starts_with(CARRIED)
     }
 
-    /// Whether at least one copy of each message stays on its way to this reader. On a strict channel, senders and their servers have only
-    /// the ring of the last publisher.
+    /// Whether a copy of each message stays available until this reader has it. On a strict channel this is not so, because senders and
+    /// their servers have only the ring of the last publisher.
     pub(super) fn is_whole(&self) -> bool {
         let is_strict = self.history.strict.contains(&self.reader.channel);
         self.is_carried() || self.history.net.is_some() && !is_strict

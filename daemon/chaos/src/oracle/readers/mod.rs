@@ -184,7 +184,7 @@ impl<'a> Cursor<'a> {
         self.message(sequence, message, findings);
         let life = |message: &Identity| self.lives.life(message.publisher);
         if candidates.iter().any(|other| life(other) != life(&message)) {
-            // This message does not show which life it belongs to.
+            // The bytes of this message do not show to which life (run of sequences) the message belongs.
             (self.life, self.told, self.last) = before;
         }
     }
@@ -228,8 +228,8 @@ impl<'a> Cursor<'a> {
             let what = format!("session {identity:?} was told by nobody");
             findings.add(1, "false_session", &self.reader.actor, what);
         }
-        // After a bridge, each session has its own sequences. But in a story with networks no ring is ever lost, so the sequences
-        // continue, and no message between two sessions is lost.
+        // Each session that a bridge receives can begin with other sequences. In a story with networks this does not happen: no ring is
+        // lost, so the sequences continue, and no message between two sessions is lost.
         if self.reader.far && self.history.net.is_none() {
             let expected = u64::from(self.is_carried());
             (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
@@ -309,7 +309,7 @@ impl<'a> Cursor<'a> {
     fn check_order(&mut self, sequence: u64, name: &str, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         let expected = self.expected;
-        // If a reader attached after messages that later became void, its first message is the first message of the next publisher.
+        // A reader can attach behind messages that become void later. Its first message is then the first message of the next publisher.
         let is_step_back = self.is_first
             && self
                 .history

@@ -9,8 +9,8 @@ use crate::payload::Identity;
 use crate::story::{Change, Step, Whom};
 
 impl Cursor<'_> {
-    /// Judges a loss of messages. The loss is allowed only if the ring overwrote the messages before they were recorded, and no journal has
-    /// them.
+    /// Judges a loss of messages. The loss is allowed only if no journal has the messages, and if it has a cause: the ring overwrote the
+    /// messages before they were recorded, or the channel skipped them after a journal's reserve.
     pub(super) fn lost(&mut self, from: u64, to: u64, cause: &str, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         let name = format!("the loss of {from} to {to} ({cause})");
@@ -27,8 +27,8 @@ impl Cursor<'_> {
                 format!("{name} was told, {expected} was due, and nothing said why"),
             );
         }
-        // Stories have no power cut and no failing disk. So besides an overrun, only two causes remain: a recorder that returned found only
-        // the last segment, or a channel whose memory was lost continued after the journal's reserve.
+        // Stories have no power cut and no failing disk. So a loss has one of three causes: the ring overwrote messages; a recorder that
+        // was away found only the last segment; or a channel whose memory was lost continued after the journal's reserve.
         let is_gone = self.was_overrun(to.saturating_add(1)) || self.is_segmented();
         let is_named = match cause {
             "overrun" | "unrecorded" => is_gone,
@@ -48,8 +48,8 @@ impl Cursor<'_> {
             (to.saturating_add(1), true, false, false);
     }
 
-    /// Whether a journal's reserve can be the cause of a loss from `from` to `next - 1`. A reader can also begin within the skipped
-    /// sequences.
+    /// Whether a loss from `from` to `next - 1` can come from a journal's reserve, after which the channel continues. A reader can also
+    /// begin within the skipped sequences.
     fn is_reserve(&self, from: u64, next: u64) -> bool {
         let begins_within = self.is_first && self.begins_at(next) && self.is_left_out(1, next);
         begins_within || self.is_left_out(from, next)
@@ -113,7 +113,8 @@ impl Cursor<'_> {
         };
         // A later publisher can have a segment of its own.
         let publication = self.history.on(&self.reader.channel).filter(is_here).max_by_key(|p| p.next);
-        // Whether the messages that were certainly published before the call began had already overwritten this message.
+        // Whether the ring had surely overwritten the message `sequence` when the call began. Only messages that were certainly published
+        // before the call count.
         let is_gone = |p: &&Publication| bytes_between(p, sequence, p.surely_before(since)) > p.capacity;
         if let Some(publication) = publication.filter(is_gone) {
             let what = format!(

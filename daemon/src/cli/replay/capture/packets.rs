@@ -57,12 +57,12 @@ impl<'a> Packets<'a> {
         self.ahead.iter().map(|packet| &packet.payload[..])
     }
 
-    /// Puts a datagram that was not published back before the next one.
+    /// Puts a datagram back to the front of the queue, because it was not published.
     pub(super) fn put_back(&mut self, packet: Packet) {
         self.ahead.push_front(packet);
     }
 
-    /// Takes back the buffer of a datagram that was published, for another datagram.
+    /// Keeps the buffer of a published datagram, so that a later datagram can use it.
     pub(super) fn recycle(&mut self, packet: Packet) {
         self.spare.push(packet);
     }

@@ -10,7 +10,7 @@ use shmcast_bridge::proto::receiver::Delivery;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Malformed;
 
-/// The limits for sessions that the summary names: for people, and in JSON.
+/// The largest number of sessions in the summary for people. The next constant is the limit in JSON.
 const SAID: usize = 8;
 const NAMED: usize = 256;
 
@@ -20,7 +20,7 @@ pub(super) struct Unwrapped {
     only: Option<Session>,
     sessions: Vec<Session>,
     more_sessions: u64,
-    /// The number to add to a sequence of the feed to get the channel's sequence, modulo 2^64. It is 0 if the channel had no later
+    /// The number to add to a sequence of the feed to get the channel's sequence, modulo 2^64. It is not 0 if the channel already had later
     /// sequences than the feed.
     shift: u64,
     bytes: u64,
