@@ -22,11 +22,15 @@ use std::time::Instant;
 /// # struct Trade { price: i64 }
 /// # impl shmcast::typed::Schema for Trade { const ID: u64 = 8; const NAME: &'static str = "trade/1"; }
 /// # let out = |name: &str| shmcast::Publisher::builder(name).dir(dir.path()).capacity(64 << 10);
-/// # let (quotes_out, mut trades_out, log_out) = (out("quotes").open_pod::<Quote>()?, out("trades").open_pod::<Trade>()?,
-/// out("log").open()?); use shmcast::{Select, Subscriber, Wait, typed::Event}; let open = |name: &str|
-/// Subscriber::builder(name).dir(dir.path()); let mut select = Select::new(Wait::Yield); let mut quotes =
-/// select.add_typed(open("quotes").open_pod::<Quote>()?)?; let mut trades = select.add_typed(open("trades").open_pod::<Trade>()?)?;
-/// select.add(open("log").open()?)?; trades_out.publish(&Trade { price: 10_025 })?;
+/// # let (quotes_out, mut trades_out) = (out("quotes").open_pod::<Quote>()?, out("trades").open_pod::<Trade>()?);
+/// # let log_out = out("log").open()?;
+/// use shmcast::{Select, Subscriber, Wait, typed::Event};
+/// let open = |name: &str| Subscriber::builder(name).dir(dir.path());
+/// let mut select = Select::new(Wait::Yield);
+/// let mut quotes = select.add_typed(open("quotes").open_pod::<Quote>()?)?;
+/// let mut trades = select.add_typed(open("trades").open_pod::<Trade>()?)?;
+/// select.add(open("log").open()?)?;
+/// trades_out.publish(&Trade { price: 10_025 })?;
 ///
 /// let selected = select.recv_typed()?;
 /// if let Some(quote) = selected.of(&mut quotes) {
