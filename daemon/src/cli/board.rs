@@ -37,6 +37,7 @@ A key is text, or bytes as 0x and hexadecimal digits; a shorter text is filled u
 text if they are, else as hexadecimal digits. A key that itself begins with 0x is shown and given in hexadecimal digits.
 
 Exit codes: 0 shown, 1 error, or KEY is not on the board, 2 wrong usage. Ctrl-C and SIGTERM end --watch with exit code 0.
+With --journal: 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP) if it came before the end of the journal.
 While the channel cannot be read, --watch shows the reason and goes on.")]
 pub(super) struct Args {
     /// Name of the channel; none with --journal

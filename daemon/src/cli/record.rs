@@ -44,7 +44,7 @@ write. none: what the kernel had written. A killed recorder loses nothing while 
 ring has the rest.
 
 Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 wrong usage.
-With --until-end: 130 (Ctrl-C) or 143 (SIGTERM) if it came before the channel's end.";
+With --until-end: 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP) if it came before the channel's end.";
 
 /// The limit for events at a channel's end that one check reads.
 const MOST_EVENTS: usize = 100_000;
@@ -294,7 +294,7 @@ impl Sums {
         self.messages += progress.messages;
         self.bytes += progress.bytes;
         self.overrun += progress.overrun;
-        self.missing += progress.missing + progress.gaps;
+        self.missing += progress.missing_with_gaps();
         self.gaps += progress.gaps;
         self.last = Some(progress);
     }
@@ -313,6 +313,7 @@ impl Sums {
                 "durable": last.durable,
                 "overrun": self.overrun,
                 "missing": self.missing,
+                "gaps": self.gaps,
                 "unrecorded": self.unrecorded,
                 "bytes": self.bytes,
                 "file": last.file,

@@ -32,8 +32,8 @@ Packets of MoldUDP64 with the times of the messages, as a bridge would have sent
 flags are not in them. Sequences that are missing are left out, and --unwrap makes them a gap. More
 than 64,836 at once are announced by heartbeats.
 
-Exit codes: 0 nothing missing, 3 sequences are missing, 1 error; 130 (Ctrl-C) or 143 (SIGTERM)
-if it came before the end: there is no OUT then.";
+Exit codes: 0 nothing missing, 3 sequences are missing or skipped, 1 error; 130 (Ctrl-C),
+143 (SIGTERM) or 129 (SIGHUP) if it came before the end: there is no OUT then.";
 
 /// The size of a packet in bytes. A message that does not fit begins a new packet.
 const PACKET_BYTES: usize = 1_400;

@@ -6,7 +6,7 @@ use crate::cli::say::note;
 use crate::cli::units::{Place, parse_place, words};
 use anyhow::{Context, Result, bail};
 use shmcast::journal::format::{ControlRecord, FileHeader};
-use shmcast::journal::{Entry, Journal, JournalControl, Loss, Reader};
+use shmcast::journal::{Cause, Entry, Journal, JournalControl, Loss, Reader};
 use shmcast::{Message, SchemaId};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,6 +31,28 @@ pub(in crate::cli) struct Item<'a> {
     pub(in crate::cli) about_ns: Option<u64>,
     /// The header of the file in which the entry is.
     pub(in crate::cli) header: &'a FileHeader,
+}
+
+/// The numbers of sequences without a message.
+#[derive(Debug, Default)]
+pub(super) struct Lacking {
+    /// Messages that are missing.
+    pub(super) missing: u64,
+    /// Sequences in reserves. It is not known how many of these sequences had messages.
+    pub(super) skipped: u64,
+}
+
+impl Lacking {
+    /// Adds the sequences of a loss or gap.
+    pub(super) fn add(&mut self, Loss { from, to, cause }: Loss) {
+        let sum = if cause == Cause::Reserve { &mut self.skipped } else { &mut self.missing };
+        *sum += to + 1 - from;
+    }
+
+    /// Whether there might be a message that the journal lacks.
+    pub(super) const fn is_any(&self) -> bool {
+        self.missing + self.skipped > 0
+    }
 }
 
 /// A reader of a part of a journal.
