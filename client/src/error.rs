@@ -407,10 +407,13 @@ pub(crate) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The next step after an error of the system, for the end of the error's text.
-fn advice(e: &io::Error) -> &'static str {
+/// The next step after an error of the system, for the end of the error's text. It is empty if the error needs another text.
+pub fn advice(e: &io::Error) -> &'static str {
     match Errno::from_io_error(e) {
         Some(Errno::MFILE) => ": raise the limit on open files (ulimit -n, LimitNOFILE=)",
+        Some(Errno::ROFS) => {
+            ": the file system is mounted read-only: mount it for writing, or give a place on another"
+        }
         Some(Errno::NOSPC) => ": remove files there, because it lacks space or inodes (df -h, df -i)",
         _ => "",
     }

@@ -2,6 +2,7 @@
 //! reads a channel's board, or makes a board from a journal.
 
 use super::figures::{Ns, counted, grouped, table};
+use super::journal::open_and_say;
 use super::say::{Out, note, print};
 use super::set::{Draft, Setting};
 use super::stop::Stop;
@@ -11,7 +12,7 @@ use crate::config::board_key;
 use anyhow::{Context, Error, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shmcast::journal::{Cause, Entry, Journal, Loss};
+use shmcast::journal::{Cause, Entry, Loss};
 use shmcast::{Board, BoardCounters, BoardEntry, BoardSpec, ChannelError, Clock, RecvError};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -364,11 +365,7 @@ impl KeptBoard {
 /// Reads a whole journal into a board. Returns the board, the first and the last sequence, the number of lost messages, and the number of
 /// sequences in skipped reserves.
 fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, [u64; 2], [u64; 2])> {
-    let journal = Journal::open(dir)?;
-    if journal.files().is_empty() {
-        let folder = journal.path().display();
-        bail!("no file in {folder} can be used: see `shmcast journal verify {folder}`");
-    }
+    let journal = open_and_say(dir)?;
     let mut reader = journal.read_from(1)?;
     let first = reader.due();
     let mut board = KeptBoard { spec, keys: BTreeMap::new() };

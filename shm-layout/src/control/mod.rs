@@ -32,9 +32,9 @@ mod gate;
 mod properties;
 mod status;
 
+use crate::journal::Cause;
 pub use gate::{GateReport, GateTerms};
 pub use properties::{BoardTerms, Properties, Required, SchemaTerms};
-use crate::journal::Cause;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use status::{BoardStatus, LatencyStatus, ReaderStatus};
 

@@ -65,6 +65,7 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
         }
     }
     sums.next = part.due();
+    sums.lacks_files = part.lacks_files(sums.next);
     sums.bytes = cut.finish()?;
     Ok(sums)
 }

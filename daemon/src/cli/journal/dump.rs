@@ -60,7 +60,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         out.end_message()?;
     }
     out.flush()?;
-    Ok(if lacking.is_any() { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    let lacks_files = left > 0 && part.lacks_files(part.due());
+    Ok(if lacking.is_any() || lacks_files { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
 /// Returns the error of a dump from `begin` on that a signal stopped before the sequence `due`.

@@ -1,7 +1,7 @@
 //! `shmcast journal export`: writes a journal as packets of a feed. `shmcast replay --unwrap` and network tools can read these packets.
 
 use super::span::{Item, Span};
-use super::{Source, above, not_written};
+use super::{Source, above, check_above, not_written};
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -65,9 +65,13 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let place = || args.out.display().to_string();
+    if args.out.is_dir() {
+        bail!("{0} is a directory: give the name of a new file in it, as {0}/ticks.pcap", place());
+    }
     if args.out.symlink_metadata().is_ok() {
         bail!("{} is there already: remove it, or give another name", place());
     }
+    check_above(&args.out)?;
     // The file gets its final name when it is complete. If it is dropped before, it is removed.
     let unfinished = tempfile::Builder::new().prefix(".shmcast-export-").tempfile_in(above(&args.out));
     let mut unfinished = unfinished.with_context(place)?;
@@ -90,7 +94,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let (place, bytes) = (args.out.display(), size(sums.bytes));
         note!("{place}: {messages} messages, {bytes} of payload, in {packets} packets{missing}{skipped}");
     }
-    Ok(if sums.missing + sums.skipped > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    Ok(if sums.missing + sums.skipped > 0 || sums.lacks_files {
+        ExitCode::from(MISSED)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 #[derive(Debug, Default)]
@@ -101,6 +109,8 @@ struct Sums {
     missing: u64,
     /// The number of sequences in reserves.
     skipped: u64,
+    /// Whether files that cannot be read might have messages that are missing.
+    lacks_files: bool,
     session: String,
 }
 
@@ -142,6 +152,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         }
     }
     bar.finish_and_clear();
+    feed.sums.lacks_files = part.lacks_files(part.due());
     feed.end(part.due())
 }
 

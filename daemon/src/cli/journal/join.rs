@@ -142,6 +142,7 @@ fn join(args: &Args, sources: &mut [Source<'_>], to: &Path, stop: &Stop) -> Resu
     joining.write_loss()?;
     let mut sums = joining.sums;
     sums.next = due;
+    sums.lacks_files = sources.iter().any(|source| source.part.lacks_files(due));
     sums.bytes = joining.cut.finish()?;
     Ok(sums)
 }

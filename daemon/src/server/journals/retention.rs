@@ -177,7 +177,8 @@ pub fn note_written(channels: &[ChannelConfig]) {
 /// Returns when the last file of the newest stream of a journal was last written.
 fn written_at(dir: &Path) -> Option<SystemTime> {
     let streams = Streams::open(dir).ok()?;
-    let newest = streams.journals().iter().rev().find_map(|own| Some(own.path().join(&own.files().last()?.name)));
+    let newest =
+        streams.journals().iter().rev().find_map(|own| Some(own.path().join(&own.files().last()?.name)));
     fs::symlink_metadata(newest?).ok()?.modified().ok()
 }
 
