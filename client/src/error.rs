@@ -408,6 +408,11 @@ pub(crate) fn is_absent(e: &io::Error) -> bool {
 }
 
 /// The next step after an error of the system, for the end of the error's text. It is empty if the error needs another text.
+///
+/// ```
+/// let no_descriptor_is_free = std::io::Error::from_raw_os_error(24);
+/// assert!(shmcast::hosting::advice(&no_descriptor_is_free).contains("ulimit -n"));
+/// ```
 pub fn advice(e: &io::Error) -> &'static str {
     match Errno::from_io_error(e) {
         Some(Errno::MFILE) => ": raise the limit on open files (ulimit -n, LimitNOFILE=)",
