@@ -407,10 +407,18 @@ pub(crate) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Advice for the user after an error of the system. It stands at the end of the error's text.
-fn advice(e: &io::Error) -> &'static str {
+/// Returns advice for the user after an error of the system, for the end of the error's text. Returns an empty text for other errors.
+///
+/// ```
+/// let no_descriptor_is_free = std::io::Error::from_raw_os_error(24);
+/// assert!(shmcast::hosting::advice(&no_descriptor_is_free).contains("ulimit -n"));
+/// ```
+pub fn advice(e: &io::Error) -> &'static str {
     match Errno::from_io_error(e) {
         Some(Errno::MFILE) => ": raise the limit on open files (ulimit -n, LimitNOFILE=)",
+        Some(Errno::ROFS) => {
+            ": the file system is mounted read-only: mount it for writing, or give a place on another"
+        }
         Some(Errno::NOSPC) => ": remove files there, because it lacks space or inodes (df -h, df -i)",
         _ => "",
     }

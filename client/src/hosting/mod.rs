@@ -40,7 +40,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
-pub use verbs::check_channel_name;
+pub use verbs::{advice, check_channel_name, largest_message};
 
 /// The least difference between the `created_ns` of two streams of one channel, if both streams begin at sequence 1. Bridges tell streams
 /// apart by `created_ns`, in units of this length.

@@ -4,11 +4,13 @@
 //! Functions of this module have no examples, because programs do not need them.
 
 use crate::directory::check_name;
+pub use crate::error::advice;
 use crate::error::{ChannelError, is_absent};
 use crate::gate::Meanwhile;
 use crate::publisher::Publisher;
 use crate::subscriber::{Subscriber, SubscriberBuilder};
 use shmcast_layout::control::RefusalCode;
+use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::ring::reader::{Poll, Resume};
 use std::io;
 use std::sync::Arc;
@@ -21,6 +23,12 @@ use std::time::SystemTime;
 /// [`ChannelError::Name`].
 pub fn check_channel_name(name: &str) -> Result<(), ChannelError> {
     check_name(name).map_err(|why| ChannelError::Name { name: name.to_owned(), why })
+}
+
+/// Returns the largest message of a ring with this capacity. `max_message` is the wanted size, or `None` for the ring's limit. Returns
+/// `None` if there can be no such ring.
+pub fn largest_message(capacity: u64, max_message: Option<u64>) -> Option<u64> {
+    Some(Geometry::new(capacity, max_message).ok()?.max_message)
 }
 
 impl ChannelError {

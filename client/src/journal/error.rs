@@ -1,6 +1,6 @@
 //! Errors of reading a journal.
 
-use crate::error::{ChannelError, is_shortage};
+use crate::error::{ChannelError, advice, is_absent, is_shortage};
 use shmcast_layout::control::RefusalCode;
 use shmcast_layout::journal::{Codec, FormatError, StreamId};
 use std::io;
@@ -12,7 +12,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum JournalError {
     /// A call of the operating system failed.
-    #[error("cannot {what} {}: {source}", path.display())]
+    #[error("cannot {what} {}: {source}{}", path.display(), next_step(what, source))]
     Os {
         /// The operation.
         what: &'static str,
@@ -140,6 +140,14 @@ pub enum JournalError {
     /// The daemon does not lend the journal.
     #[error(transparent)]
     Channel(#[from] ChannelError),
+}
+
+/// The next step after an error of the system.
+fn next_step(what: &str, source: &io::Error) -> &'static str {
+    match what {
+        "open the directory" if is_absent(source) => ": give the directory that was recorded to",
+        _ => advice(source),
+    }
 }
 
 /// Returns advice for a directory that holds files of a journal directly. If `path` is the folder of one stream, the advice is to give the

@@ -6,6 +6,9 @@ use crate::hosting::boot_id;
 use shmcast_layout::layout::header::Header;
 use std::io;
 
+/// Bytes of a frame beside its largest message: both headers, a clock record before the message, and padding.
+const BESIDE_MESSAGE: usize = 256;
+
 /// Returns the identity of the ring with this header, in the form that journals use.
 ///
 /// ```
@@ -34,8 +37,7 @@ pub fn ring_identity(ring: &Header) -> RingIdentity {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn header_of(ring: &Header) -> io::Result<FileHeader> {
-    // The size of a frame with the largest message. The 256 bytes are for both headers, a clock record before the message, and padding.
-    let largest = aligned(256 + ring.geometry.max_message as usize);
+    let largest = aligned(BESIDE_MESSAGE + ring.geometry.max_message as usize);
     let largest = largest.max(aligned(FRAME_TARGET + JournalControl::MAX_BYTES));
     Ok(FileHeader {
         stream: ring.stream,
@@ -55,6 +57,19 @@ pub fn header_of(ring: &Header) -> io::Result<FileHeader> {
         schema: ring.schema.clone(),
         labels: ring.labels.clone(),
     })
+}
+
+/// The size in bytes that no message of a journal's file exceeds, from the header of the file. The messages can all be smaller.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// let publisher = shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
+/// let header = shmcast::journal::header_of(publisher.header())?;
+/// assert!(shmcast::journal::largest_message_of(&header) >= publisher.max_message() as u64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn largest_message_of(file: &FileHeader) -> u64 {
+    u64::from(file.largest_frame).saturating_sub(BESIDE_MESSAGE as u64)
 }
 
 /// The kernel's boot id, in the form of the headers.

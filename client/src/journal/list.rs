@@ -73,6 +73,8 @@ pub struct Journal {
     lock: Option<File>,
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
+    /// The highest number in the names of files without a valid header; 0 if there is no such file.
+    pub(super) unread: u64,
     /// The modification time of the directory at the last refresh. The next refresh lists the names again if this time has changed, or is
     /// `None`. It is `None` if a later change could still get the same time, or if a file was not valid.
     listed: Option<(i64, i64)>,
@@ -207,7 +209,7 @@ impl Journal {
     }
 
     fn of(folder: Folder, named: Option<StreamId>) -> Self {
-        Self { folder, named, lock: None, files: Vec::new(), problems: Vec::new(), listed: None }
+        Self { folder, named, lock: None, files: Vec::new(), problems: Vec::new(), unread: 0, listed: None }
     }
 
     /// Whether there is a file of a journal, usable or not.
@@ -224,17 +226,6 @@ impl Journal {
     /// ```
     pub fn stream(&self) -> Option<StreamId> {
         self.named.or_else(|| self.files.first().map(|file| file.header.stream))
-    }
-
-    /// The number of the last file, usable or not; 0 if there is no file.
-    pub(super) fn newest_number(&self) -> u64 {
-        let unusable = self.problems.iter().filter_map(|problem| parse_file_name(&problem.name)).max();
-        self.files.last().map(|file| file.header.file).max(unusable).unwrap_or(0)
-    }
-
-    /// The wall clock when the last file was begun; 0 if there is no file.
-    pub(super) fn newest_ns(&self) -> u64 {
-        self.files.last().map_or(0, |file| file.header.wall_ns)
     }
 
     /// Reads the directory again. Files that were already sealed at the last refresh are not read again.
@@ -368,6 +359,9 @@ impl Journal {
     /// Sorts the list of files. Moves two kinds of files from this list to the list of problems: files of other journals, and further files
     /// with the same number.
     fn sort(&mut self) {
+        // The problems so far are files without a valid header.
+        let unread = self.problems.iter().filter_map(|problem| parse_file_name(&problem.name)).max();
+        self.unread = unread.unwrap_or(0);
         let mut counts: HashMap<StreamId, usize> = HashMap::new();
         for file in &self.files {
             *counts.entry(file.header.stream).or_default() += 1;

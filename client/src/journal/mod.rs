@@ -47,7 +47,7 @@ pub use ending::{Ending, create};
 pub use entry::Entry;
 pub use error::JournalError;
 pub use files::{Lent, Wanted};
-pub use header::{header_of, ring_identity, salt};
+pub use header::{header_of, largest_message_of, ring_identity, salt};
 pub use list::{FileInfo, Journal, JournalLock, Problem, take_lock};
 pub use reader::Reader;
 pub use shmcast_layout::journal as format;

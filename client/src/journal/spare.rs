@@ -62,7 +62,8 @@ pub(super) fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let header = match file.read_exact_at(&mut page, 0) {
         Ok(()) => FileHeader::decode(&page),
         // Nothing was written to the file. The file is removed when the next file is made.
-        Err(_) => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+        Err(e) => return Err(os()(e)),
     };
     match header {
         Ok(header) => {

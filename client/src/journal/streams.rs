@@ -93,8 +93,9 @@ impl Streams {
         failed.map_or(Ok(()), Err)
     }
 
-    /// The number of the first file of a new stream in this directory. This number is above the numbers of all files in the directory. So
-    /// the stream that began last has the highest number, even if the wall clock was set back meanwhile.
+    /// The number of the first file of a new stream in this directory. This number is above the numbers of all files in the directory that
+    /// are in the folder of their own stream. So the stream that began last has the highest number, even if the wall clock was set back
+    /// meanwhile.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -103,7 +104,7 @@ impl Streams {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn first_number(&self) -> u64 {
-        self.journals.iter().map(Journal::newest_number).max().unwrap_or(0) + 1
+        self.journals.iter().map(Journal::highest_number).max().unwrap_or(0) + 1
     }
 
     /// Whether a link has the name of a stream's folder. Readers follow no link, so they would not find the files behind it.
@@ -215,6 +216,22 @@ impl Streams {
 }
 
 impl Journal {
+    /// The number of the last file of the stream. If no file has a valid header, this is the highest number in a name. It is 0 if there is
+    /// no file. A file of another stream does not count.
+    fn newest_number(&self) -> u64 {
+        self.files().last().map_or(self.unread, |file| file.header.file)
+    }
+
+    /// The highest number that a file of the stream has or might have; 0 if there is no file.
+    fn highest_number(&self) -> u64 {
+        self.newest_number().max(self.unread)
+    }
+
+    /// The wall clock when the last file was begun; 0 if there is no file.
+    fn newest_ns(&self) -> u64 {
+        self.files().last().map_or(0, |file| file.header.wall_ns)
+    }
+
     /// Reads the headers and trailers of all files of the newest stream in the journal's directory at `path`. If `path` is the folder of
     /// one stream, reads that stream. Follows links in the path, but no links in the directory.
     ///
@@ -287,5 +304,36 @@ impl Journal {
         let found = Self::unlisted(path).and_then(|mut journal| journal.refresh().map(|()| journal));
         let stream = found.ok().and_then(|journal| journal.stream());
         JournalError::Flat { path: path.to_owned(), stream }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Publisher;
+    use crate::journal::create;
+    use shmcast_layout::journal::file_name;
+
+    /// A test for an earlier mistake: the number in the name of another stream's file made an old stream the newest one.
+    #[test]
+    fn a_file_of_another_stream_does_not_make_a_stream_the_newest() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let [old, new] = ["old", "new"].map(|place| {
+            let publisher = Publisher::builder("ticks").dir(dir.path().join(place)).capacity(64 << 10).open();
+            let publisher = publisher.unwrap();
+            create(&path, publisher.header()).unwrap();
+            publisher.header().stream
+        });
+        let newest = || Journal::open(&path).unwrap().stream();
+        assert_eq!(newest(), Some(new));
+        let of_new = folder_of(&path, new).join(file_name(2, 1));
+        std::fs::copy(&of_new, folder_of(&path, old).join(file_name(99, 1))).unwrap();
+        assert_eq!(newest(), Some(new));
+        // No number of a file that the new stream could have is given twice, and a stray file has none.
+        assert_eq!(Streams::open(&path).unwrap().first_number(), 3);
+        // A file whose header is damaged counts by its name, if there is no other.
+        std::fs::write(&of_new, [1; 8192]).unwrap();
+        assert_eq!(newest(), Some(new));
     }
 }

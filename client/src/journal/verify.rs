@@ -7,8 +7,9 @@ use super::{Cause, JournalControl, JournalError, Loss};
 use shmcast_layout::fault;
 use shmcast_layout::journal::{
     Codec, Footer, FrameHeader, FrameKind, Index, IndexEntry, PAGE, RecordBody, Records, TRAILER_BYTES,
-    Trailer,
+    Trailer, parse_file_name, sequence_in_name,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A check of a journal, file by file.
@@ -75,6 +76,27 @@ impl Journal {
             Some(Headless { first, limit, .. }) => limit.is_none_or(|limit| first < limit),
             None => true,
         })
+    }
+}
+
+impl Journal {
+    /// The sequences of files whose header cannot be read: for each such file, the sequences from the one in its name up to the next file. The
+    /// last file has no known end.
+    ///
+    /// ```no_run
+    /// let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// assert!(journal.unread().is_empty());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn unread(&self) -> Vec<Range<u64>> {
+        let range = |problem: &Problem| {
+            let (number, first) = (parse_file_name(&problem.name)?, sequence_in_name(&problem.name)?);
+            let is_read = matches!(self.open_name(&problem.name), Ok(Ok(_)));
+            let later = self.files().iter().filter(|file| file.header.file > number);
+            let end = later.map(|file| file.header.sequence).min().unwrap_or(u64::MAX);
+            (!is_read && first < end).then_some(first..end)
+        };
+        self.problems().iter().filter_map(range).collect()
     }
 }
 

@@ -13,8 +13,8 @@ transports are played in short turns, so that what else the machine does meets b
 measured. A comparison is printed if other programs and the hypervisor took at most 20 % of the CPUs' time in
 three of four pairs of turns.
 
-Exit codes: 0 success, 1 error or loss, 2 wrong usage; 130 (Ctrl-C) or 143 (SIGTERM) if it came
-before the end.";
+Exit codes: 0 success, 1 error or loss, 2 wrong usage; 130 (Ctrl-C), 143 (SIGTERM) or
+129 (SIGHUP) if it came before the end.";
 
 /// The options of the demo.
 #[derive(Debug, clap::Args)]

@@ -4,6 +4,7 @@ use crate::say::{self, note};
 use crate::stop;
 use anyhow::Error;
 use clap::Parser;
+use shmcast::hosting::advice;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -46,9 +47,19 @@ pub fn end(error: &Error) -> u8 {
     error.downcast_ref().map_or(FAILED, stop::Interrupted::exit_code)
 }
 
-/// An error and its causes in one line.
+/// An error, its causes and the next step after an error of the system, in one line.
 #[must_use]
 pub fn describe(error: &Error) -> String {
+    let mut text = with_causes(error);
+    let refused = error.chain().filter_map(|cause| cause.downcast_ref()).next_back();
+    let advice = refused.map_or("", advice);
+    if !text.contains(advice) {
+        text += advice;
+    }
+    text
+}
+
+fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         // Some errors already contain the text of their cause, so this text is not added again.
@@ -57,4 +68,23 @@ pub fn describe(error: &Error) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+    use std::io;
+
+    #[test]
+    fn an_error_of_the_system_says_what_to_do_next() {
+        let of = |number| Err::<(), _>(io::Error::from_raw_os_error(number));
+        let said = |number| describe(&of(number).context("/x").unwrap_err());
+        let (mfile, rofs, noent) = (24, 30, 2);
+        assert!(said(mfile).ends_with(": raise the limit on open files (ulimit -n, LimitNOFILE=)"));
+        assert!(said(rofs).ends_with("mount it for writing, or give a place on another"));
+        assert_eq!(said(noent), "/x: No such file or directory (os error 2)");
+        let twice = Error::new(io::Error::from_raw_os_error(mfile)).context(said(mfile));
+        assert_eq!(describe(&twice).matches("raise the limit").count(), 1);
+    }
 }

@@ -2,6 +2,7 @@
 //! reads a channel's board, or makes a board from a journal.
 
 use super::figures::{Ns, counted, grouped, table};
+use super::journal::open_and_say;
 use super::say::{Out, note, print};
 use super::set::{Draft, Setting};
 use super::stop::Stop;
@@ -11,7 +12,7 @@ use crate::config::board_key;
 use anyhow::{Context, Error, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shmcast::journal::{Cause, Entry, Journal, Loss};
+use shmcast::journal::{Cause, Entry, Loss};
 use shmcast::{Board, BoardCounters, BoardEntry, BoardSpec, ChannelError, Clock, RecvError};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -37,6 +38,7 @@ A key is text, or bytes as 0x and hexadecimal digits; a shorter text is filled u
 text if they are, else as hexadecimal digits. A key that itself begins with 0x is shown and given in hexadecimal digits.
 
 Exit codes: 0 shown, 1 error, or KEY is not on the board, 2 wrong usage. Ctrl-C and SIGTERM end --watch with exit code 0.
+With --journal: 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP) if it came before the end of the journal.
 While the channel cannot be read, --watch shows the reason and goes on.")]
 pub(super) struct Args {
     /// Name of the channel; none with --journal
@@ -363,11 +365,7 @@ impl KeptBoard {
 /// Reads a whole journal into a board. Returns the board, the first and the last sequence, the number of lost messages, and the number of
 /// sequences that the channel skipped because a journal had reserved them.
 fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, [u64; 2], [u64; 2])> {
-    let journal = Journal::open(dir)?;
-    if journal.files().is_empty() {
-        let folder = journal.path().display();
-        bail!("no file in {folder} can be used: see `shmcast journal verify {folder}`");
-    }
+    let journal = open_and_say(dir)?;
     let mut reader = journal.read_from(1)?;
     let first = reader.due();
     let mut board = KeptBoard { spec, keys: BTreeMap::new() };

@@ -20,7 +20,7 @@ Examples:
   shmcast events --follow --json | jq 'select(.event == \"refused\")'
 
 Exit codes: 0 success, 1 error, 2 wrong usage. Ctrl-C and SIGTERM end --follow with 0; without it
-the code is 130 or 143 if no event came.";
+the code is 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP) if no event came.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]

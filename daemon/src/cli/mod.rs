@@ -9,7 +9,7 @@
 //! | 2 | wrong usage |
 //! | 3 | messages were missed |
 //! | 4 | a file of a journal is damaged |
-//! | 130, 143 | a signal came before the work was done (`stop`) |
+//! | 130, 143, 129 | a signal came before the work was done (`stop`) |
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};

@@ -35,9 +35,9 @@ Examples:
 
 `shmcast replay` publishes journals and captures of a network.
 
-Exit codes: 0 all was published, 1 error, 2 wrong usage; 130 (Ctrl-C) or 143 (SIGTERM) if it
-came before the end: the last line says how many messages were published, and up to which
-sequence.";
+Exit codes: 0 all was published, 1 error, 2 wrong usage; 130 (Ctrl-C), 143 (SIGTERM) or
+129 (SIGHUP) if it came before the end: the last line says how many messages were published, and
+up to which sequence.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = keys_and(EXAMPLE))]

@@ -1,6 +1,7 @@
 //! `shmcast record`: this program itself records a channel, without the daemon's recorder. The recorded files survive a power cut.
 
 use super::figures::grouped;
+use super::journal::check_above;
 use super::say::{note, print_json};
 use super::set::{Draft, Setting};
 use super::stop::Stop;
@@ -9,7 +10,7 @@ use super::waiting::nap;
 use super::wanted::Wanted;
 use super::{Host, HostArg, MISSED};
 use crate::config::{JournalConfig, parse_sync};
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::{ChannelError, History, RecvError, Role, Start, Subscriber, SubscriberBuilder};
@@ -44,7 +45,7 @@ write. none: what the kernel had written. A killed recorder loses nothing while 
 ring has the rest.
 
 Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 wrong usage.
-With --until-end: 130 (Ctrl-C) or 143 (SIGTERM) if it came before the channel's end.";
+With --until-end: 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP) if it came before the channel's end.";
 
 /// The limit for events at a channel's end that one check reads.
 const MOST_EVENTS: usize = 100_000;
@@ -85,11 +86,7 @@ pub(super) struct Args {
 impl Args {
     /// Returns the options as a daemon's settings of a journal.
     fn journal(&self) -> Result<JournalConfig> {
-        let parent = self.to.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir());
-        if let Some(parent) = parent {
-            let parent = parent.display();
-            bail!("--to {}: {parent} is no directory: make it first (mkdir -p {parent})", self.to.display());
-        }
+        check_above(&self.to).map_err(|e| anyhow!("--to {e}"))?;
         if let Some(Setting { key, .. }) =
             self.set.iter().find(|set| set.key == "dir" || set.key.starts_with("keep_"))
         {
@@ -295,7 +292,7 @@ impl Sums {
         self.messages += progress.messages;
         self.bytes += progress.bytes;
         self.overrun += progress.overrun;
-        self.missing += progress.missing + progress.gaps;
+        self.missing += progress.missing_with_gaps();
         self.gaps += progress.gaps;
         self.last = Some(progress);
     }
@@ -314,6 +311,7 @@ impl Sums {
                 "durable": last.durable,
                 "overrun": self.overrun,
                 "missing": self.missing,
+                "gaps": self.gaps,
                 "unrecorded": self.unrecorded,
                 "bytes": self.bytes,
                 "file": last.file,

@@ -12,7 +12,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Value, json};
-use shmcast::{ChannelError, Preparation, PublishError, Publisher, PublisherBuilder, SchemaId};
+use shmcast::hosting::largest_message;
+use shmcast::{
+    ChannelError, DEFAULT_CAPACITY, Preparation, PublishError, Publisher, PublisherBuilder, SchemaId,
+};
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -167,6 +170,11 @@ impl Settings {
             bail!("max_message: nothing fits into 0 B: give at least one byte, or leave it out");
         }
         Ok(Self { capacity: capacity.or(settings.capacity), ..settings })
+    }
+
+    /// Returns the largest message of a channel that is made with these settings; `None` if there can be no such channel.
+    pub(super) fn largest_message(&self) -> Option<u64> {
+        largest_message(self.capacity.unwrap_or(DEFAULT_CAPACITY), self.max_message)
     }
 
     /// Returns a builder of the channel's publisher.

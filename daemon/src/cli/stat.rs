@@ -106,7 +106,7 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
         fact("journal's directory", Some(journal.directory.clone()));
         fact("durable up to", Some(grouped(journal.durable)));
         fact("oldest in the journal", Some(grouped(journal.oldest)));
-        fact("missing in the journal", Some(grouped(journal.overrun + journal.missing)));
+        fact("missing in the journal", Some(grouped(journal.lost().iter().map(|(_, lost)| lost).sum())));
         fact("size of the journal", Some(size(journal.size_bytes)));
     }
     let gates = described_gates(&channel.gates);

@@ -35,7 +35,7 @@ end is passed over.
 
 Exit codes: 0 nothing missed, 3 messages were missed or a reserve was skipped, 1 error, or the channel
 ended before --count, 2 wrong usage. Ctrl-C and SIGTERM end it as the end of the channel does; only if --count was not
-reached the code is 130 or 143.";
+reached the code is 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP).";
 
 /// The longest wait for an event. After this time, an idle subscriber checks for a signal and for the death of the publisher.
 const IDLE_LOOK: Duration = Duration::from_millis(100);

@@ -213,6 +213,7 @@ fn a_gap_of_the_ring_is_missing_in_every_verb() {
     let record = host.run(&format!("record ticks --to {} --until-end --json", journal.display()));
     let sums: Value = serde_json::from_slice(&record.stdout).unwrap();
     assert_eq!((record.status.code(), &sums["missing"]), (Some(3), &json!(99)), "{sums}");
+    assert_eq!(sums["gaps"], 99, "{sums}");
     let gap = json!({"from": 2, "to": 100, "cause": "gap"});
     let verbs = [
         format!("journal cut {} {} --json", journal.display(), cut.display()),
@@ -260,9 +261,7 @@ fn a_newest_stream_that_cannot_be_read_is_not_replaced_by_an_older_one() {
         assert!(host.run("rm ticks").status.success());
     }
     let newest = folder(&dir);
-    let mut bytes = fs::read(only_file(&newest)).unwrap();
-    bytes[..4].fill(b'X');
-    fs::write(only_file(&newest), bytes).unwrap();
+    damage(&only_file(&newest));
     let name = newest.file_name().unwrap().to_str().unwrap();
     for verb in [
         format!("journal dump {shown}"),
@@ -344,4 +343,76 @@ fn the_folder_of_one_stream_is_no_directory_to_record_into() {
     let said = text(&record.stderr);
     assert_eq!(record.status.code(), Some(1), "{said}");
     assert!(said.contains("this is the folder of one stream: give its directory"), "{said}");
+}
+
+/// Damages the header of a file.
+fn damage(file: &Path) {
+    let mut bytes = fs::read(file).unwrap();
+    bytes[..4].fill(b'X');
+    fs::write(file, bytes).unwrap();
+}
+
+/// A test for an earlier mistake: a journal whose first or last file cannot be read was copied, dumped and replayed with exit code 0.
+#[test]
+fn a_file_that_cannot_be_read_is_told_by_every_verb() {
+    let host = Host::new();
+    let input = host.file("input", &lines(20_000));
+    assert!(host.run(&format!("pub ticks --capacity 32MiB --input {}", input.display())).status.success());
+    for (name, is_last) in [("first", false), ("last", true)] {
+        let dir = host.dir.path().join(name);
+        let shown = dir.display();
+        let record = host.run(&format!("record ticks --to {shown} --set file=1MiB --until-end"));
+        assert!(record.status.success(), "{}", text(&record.stderr));
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(folder(&dir)).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.retain(|path| path.extension().is_some_and(|it| it == "smj"));
+        files.sort();
+        assert!(files.len() > 2, "{files:?}");
+        let damaged = if is_last { files.last().unwrap() } else { &files[0] };
+        damage(damaged);
+        let place = |what: &str| host.dir.path().join(format!("{name}-{what}")).display().to_string();
+        for verb in [
+            format!("journal dump {shown} --framing none"),
+            format!("journal cut {shown} {}", place("cut")),
+            format!("journal join {} {shown}", place("joined")),
+            format!("journal export {shown} {}", place("pcap")),
+            format!("replay {shown} --into {name} --speed max"),
+        ] {
+            let output = host.run(&verb);
+            let said = text(&output.stderr);
+            let note = format!("{} is not used", damaged.file_name().unwrap().to_str().unwrap());
+            assert!(output.status.code() == Some(3) && said.contains(&note), "{verb}: {said}");
+        }
+        // A part that is in the other files lacks nothing.
+        let part = host.run(&format!("journal dump {shown} --from 9000 --to 9001 --framing lines"));
+        assert_eq!(part.status.code(), Some(0), "{}", text(&part.stderr));
+        assert_eq!(text(&part.stdout).lines().count(), 2);
+    }
+}
+
+/// An error says what was refused, where, and what to do next.
+#[test]
+fn errors_name_the_next_step() {
+    let host = Host::new();
+    let (dir, there) = (golden(), host.dir.path().display().to_string());
+    let make = format!("{there}/absent is no directory: make it first (mkdir -p {there}/absent)");
+    let expected = [
+        (format!("journal cut {dir} {there}/absent/cut"), &*make),
+        (format!("journal join {there}/absent/joined {dir}"), &*make),
+        (format!("journal export {dir} {there}/absent/pcap"), &*make),
+        (format!("record ticks --to {there}/absent/journal"), &*make),
+        (format!("journal export {dir} {there}"), "is a directory: give the name of a new file in it"),
+        (format!("journal stat {there}/absent"), "give the directory that was recorded to"),
+    ];
+    for (verb, step) in expected {
+        let output = host.run(&verb);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(step), "{verb}: {said}");
+    }
+    // The program has its three standard streams, and one descriptor more.
+    let program = program("shmcast");
+    let script = format!("ulimit -n 4; exec {} journal dump {dir} --framing none", program.display());
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("raise the limit on open files (ulimit -n"), "{said}");
 }

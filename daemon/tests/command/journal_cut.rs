@@ -88,7 +88,7 @@ fn what_is_there_is_not_touched_and_what_is_not_whole_is_not_there() {
     assert!(text(&output.stderr).contains("give another directory"), "{}", text(&output.stderr));
     let out = host.dir.path().join("parts/out");
     let output = host.run(&format!("journal cut {} {}", golden(), out.display()));
-    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("make a directory in"));
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("make it first (mkdir -p"));
     let parts = host.dir.path().join("parts");
     std::fs::create_dir(&parts).unwrap();
     let output = host.run(&format!("journal cut {} {} --from 3 --to 2", golden(), out.display()));

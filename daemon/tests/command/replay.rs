@@ -114,6 +114,19 @@ fn the_output_is_the_input() {
     let output = host.run(&format!("replay {journal} --into small --set max_message=200 --speed max"));
     let said = text(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains("--set max_message=SIZE"), "{said}");
+    assert_eq!(host.run("stat small").status.code(), Some(1), "no channel was made");
+    // A channel that is there and too small gets nothing either.
+    let short = host.file("short", b"short\n");
+    let made = format!("pub there --set max_message=200 --input {}", short.display());
+    assert!(host.run(&made).status.success());
+    let before = host.json("stat there --json");
+    let output = host.run(&format!("replay {journal} --into there --from 2 --speed max"));
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("--set max_message=SIZE"), "{said}");
+    assert_eq!(host.json("stat there --json"), before);
+    // The part that fits is replayed.
+    let output = host.run(&format!("replay {journal} --into part --to 1 --set max_message=200 --speed max"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 /// The pace is that of the recording. An interrupted replay continues in its channel.

@@ -311,16 +311,23 @@ fn a_reserve_is_skipped_and_not_missed() {
         run(&mut command)
     };
     let memory = host.memory().display().to_string();
+    let place = |name: &str| host.room.path().join(name).display().to_string();
     let said = [
         run(&mut host.shmcast("sub", &["--from", "oldest", "--history", &journal])),
         run(&mut host.shmcast("sub", &["--from", "oldest", "--history", &journal, "--summary"])),
         verb(&["journal", "verify", &journal]),
+        verb(&["journal", "cut", &journal, &place("cut")]),
+        verb(&["journal", "join", &place("joined"), &journal]),
+        verb(&["journal", "dump", &journal, "--framing", "none"]),
         verb(&["replay", &journal, "--into", "v", "--dir", &memory, "--speed", "max", "--capacity", "64KiB"]),
     ];
     let parts = [
         "SKIPPED a reserve of 4,294,9",
         "missed 0, skipped 4,294,9",
         "SKIPS: 4 messages",
+        "reserves of 4,294,9",
+        "reserves of 4,294,9",
+        "are skipped: a reserve",
         "replayed 4 messages",
     ];
     for ((code, said), part) in said.iter().zip(parts) {

@@ -427,3 +427,29 @@ fn the_waits_for_a_gate_are_a_histogram() {
         assert_eq!(metrics[&series("bucket", &format!(",le=\"{end}\""))], count, "{end}");
     }
 }
+
+/// A gap of the ring counts as lost in the metrics and the status of a journal, and in an event, as `shmcast record` counts it.
+#[test]
+fn a_gap_of_the_ring_is_lost_in_a_journal() {
+    let room = scratch();
+    let dir = room.path().join("journal");
+    let channel = "[[channel]]\nname = \"kept\"\ncapacity = \"64KiB\"\nmlock = false\nhugepages = false\n";
+    let daemon = Watched::with(&format!("{channel}journal = {{ dir = {dir:?}, file = \"1MiB\" }}\n"));
+    let client = daemon.daemon.client();
+    let mut publisher = publishing(&client, "kept").open().expect("it is free");
+    publisher.publish(b"one").expect("it has room");
+    publisher.gap(100).expect("it has room");
+    publisher.publish(b"a hundred and one").expect("it has room");
+    let status = || client.channel("kept").expect("it is there").journal.expect("it is recorded");
+    wait_until("all of it", || status().durable >= 101);
+    assert_eq!((status().missing, status().gaps), (99, 99));
+    let series =
+        |cause: &str| format!("shmcast_journal_lost_messages_total{{channel=\"kept\",cause=\"{cause}\"}}");
+    wait_until("the metrics", || daemon.metric(&series("gap")) == 99.0);
+    assert_eq!(["overrun", "unrecorded"].map(|cause| daemon.metric(&series(cause))), [0.0, 0.0]);
+    daemon.daemon.wait_for_log(&["journal-lost", "99 messages never reached this host"]);
+    let stat = daemon.daemon.shmcast("stat kept").output().expect("it runs");
+    let stat = String::from_utf8(stat.stdout).expect("text");
+    let missing = stat.lines().find(|line| line.contains("missing in the journal")).expect("a line");
+    assert!(missing.trim_end().ends_with(" 99"), "{stat}");
+}

@@ -31,6 +31,7 @@ mod gate;
 mod properties;
 mod status;
 
+use crate::journal::Cause;
 pub use gate::{GateReport, GateTerms};
 pub use properties::{BoardTerms, Properties, Required, SchemaTerms};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -405,8 +406,11 @@ pub struct JournalStatus {
     pub messages: u64,
     /// Messages that are not recorded because they were published too fast for the disk.
     pub overrun: u64,
-    /// Sequences that were missing when the recording began.
+    /// Sequences that were missing when the recording began, and sequences in gaps of the ring.
     pub missing: u64,
+    /// The part of `missing` that is in gaps of the ring: these messages never reached this host.
+    #[serde(default)]
+    pub gaps: u64,
     /// Bytes written to files.
     pub written_bytes: u64,
     /// Bytes in memory that wait for the disk.
@@ -421,6 +425,14 @@ pub struct JournalStatus {
     pub size_bytes: u64,
     /// The oldest sequence that is kept.
     pub oldest: u64,
+}
+
+impl JournalStatus {
+    /// The number of sequences that the journal lists as lost, for each cause.
+    pub const fn lost(&self) -> [(Cause, u64); 3] {
+        let unrecorded = self.missing.saturating_sub(self.gaps);
+        [(Cause::Overrun, self.overrun), (Cause::Unrecorded, unrecorded), (Cause::Gap, self.gaps)]
+    }
 }
 
 /// A bridge as tools show it.

@@ -65,6 +65,14 @@ pub struct Progress {
     pub has_ended: bool,
 }
 
+impl Progress {
+    /// The number of sequences that the journal lists as missing for another cause than an overrun: those before the recording began, and
+    /// those in gaps of the ring.
+    pub const fn missing_with_gaps(&self) -> u64 {
+        self.missing + self.gaps
+    }
+}
+
 /// The greatest error of a subscriber's lag. The true lag can be higher by this many messages.
 const LAG_ERROR: u64 = 64;
 

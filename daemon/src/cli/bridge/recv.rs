@@ -39,7 +39,8 @@ as `shmcast pub --help` lists them. Without max_message, messages on plain lines
 as fits an Ethernet frame, or payload_bytes if that is more.
 
 Exit codes: 0 success, 3 messages were missed, 1 error, 2 wrong usage. Ctrl-C and SIGTERM are the
-ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the session has not ended.";
+ordinary end, 0 or 3; with --until-end the code is 130 (Ctrl-C), 143 (SIGTERM) or
+129 (SIGHUP) if the session has not ended.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]

@@ -46,8 +46,8 @@ repairs for send.linger_ms; the session goes on if another bridge carries it. On
 channel's end ends the program.
 
 Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 error, 2 wrong usage.
-Ctrl-C and SIGTERM are the ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the
-channel has not ended.";
+Ctrl-C and SIGTERM are the ordinary end, 0 or 3; with --until-end the code is 130 (Ctrl-C),
+143 (SIGTERM) or 129 (SIGHUP) if the channel has not ended.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]

@@ -19,8 +19,9 @@ Example: shmcast journal cut /var/lib/shmcast/ticks --from 09:30 --to 10:00 /var
 OUT appears when all of it is written and safe from a power cut. Identity, sequences and times are
 those of the journal; what is missing in the part is named with its cause.
 
-Exit codes: 0 nothing missing, 3 sequences are missing and the journal names each, 1 error;
-130 (Ctrl-C) or 143 (SIGTERM) if it came before the end: there is no OUT then.";
+Exit codes: 0 nothing missing, 3 sequences are missing or skipped and the journal names each,
+1 error; 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP) if it came before the end: there is no OUT
+then.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -49,7 +50,7 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
             return Err(args.out.not_written(stop));
         }
         cut.go_on_in(header, clock_at(&entry, wall_ns, header));
-        sums.missing += entry.missing().map_or(0, |loss| loss.to + 1 - loss.from);
+        entry.missing().into_iter().for_each(|loss| sums.lacking.add(loss));
         match entry {
             Entry::Message(message) => {
                 cut.message(&message, wall_ns)?;
@@ -64,6 +65,7 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
         }
     }
     sums.next = part.due();
+    sums.lacks_files = part.lacks_files(sums.next);
     sums.bytes = cut.finish()?;
     Ok(sums)
 }

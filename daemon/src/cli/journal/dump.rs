@@ -1,14 +1,14 @@
 //! `shmcast journal dump`: prints the records of a journal.
 
 use super::Source;
-use super::span::{Part, Span};
+use super::span::{Lacking, Part, Span};
 use crate::cli::MISSED;
 use crate::cli::framing::{OutputFraming, write_message};
 use crate::cli::say::{Out, note};
 use crate::cli::stop::Stop;
 use anyhow::{Error, Result};
 use serde_json::json;
-use shmcast::journal::{Entry, JournalControl};
+use shmcast::journal::{Cause, Entry, JournalControl, Loss};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -17,8 +17,8 @@ Examples:
   shmcast journal dump /var/lib/shmcast/ticks --from 4711 --count 10
   shmcast journal dump /var/lib/shmcast/ticks --from 09:30 --framing lines
 
-Exit codes: 0 nothing missing, 3 sequences are missing, 1 error; 130 (Ctrl-C) or 143 (SIGTERM) if
-it came before the end.";
+Exit codes: 0 nothing missing, 3 sequences are missing or skipped, 1 error; 130 (Ctrl-C),
+143 (SIGTERM) or 129 (SIGHUP) if it came before the end.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let mut part = args.span.open(&args.source)?;
     let begin = part.due();
-    let mut missed = part.too_old;
+    let mut lacking = Lacking { missing: part.too_old, skipped: 0 };
     let mut out = Out::stdout()?;
     let mut left = args.count.unwrap_or(u64::MAX);
     let framing = if args.json { OutputFraming::Json } else { args.framing };
@@ -53,14 +53,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
         match write_next(&mut part, framing, &mut out)? {
             Wrote::Message => left -= 1,
-            Wrote::Loss(lost) => missed += lost,
+            Wrote::Loss(loss) => lacking.add(loss),
             Wrote::Other => {}
             Wrote::Nothing => break,
         }
         out.end_message()?;
     }
     out.flush()?;
-    Ok(if missed > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    let lacks_files = left > 0 && part.lacks_files(part.due());
+    Ok(if lacking.is_any() || lacks_files { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
 /// Returns the error for a dump that a signal stopped. The dump began at the sequence `begin`, and `due` is the first sequence that it did
@@ -73,7 +74,7 @@ fn interrupted(args: &Args, begin: u64, due: u64, stop: &Stop) -> Error {
 
 enum Wrote {
     Message,
-    Loss(u64),
+    Loss(Loss),
     Other,
     Nothing,
 }
@@ -88,10 +89,12 @@ fn write_next(part: &mut Part, framing: OutputFraming, out: &mut Out) -> Result<
                 "{}",
                 json!({"event": "lost", "from": loss.from, "to": loss.to, "cause": loss.cause.name()})
             )?;
+        } else if loss.cause == Cause::Reserve {
+            note!("{} to {} are skipped: a reserve", loss.from, loss.to);
         } else {
             note!("{} to {} are missing: {}", loss.from, loss.to, loss.cause.name());
         }
-        return Ok(Wrote::Loss(loss.to - loss.from + 1));
+        return Ok(Wrote::Loss(loss));
     }
     let line = match entry {
         Entry::Message(message) => {

@@ -1,7 +1,7 @@
 //! `shmcast journal export`: writes a journal as packets of a feed. `shmcast replay --unwrap` and network tools can read these packets.
 
 use super::span::{Item, Span};
-use super::{Source, above, not_written};
+use super::{Source, above, check_above, not_written};
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -32,8 +32,8 @@ Packets of MoldUDP64 with the times of the messages, as a bridge would have sent
 flags are not in them. Sequences that are missing are left out, and --unwrap makes them a gap. More
 than 64,836 at once are announced by heartbeats.
 
-Exit codes: 0 nothing missing, 3 sequences are missing, 1 error; 130 (Ctrl-C) or 143 (SIGTERM)
-if it came before the end: there is no OUT then.";
+Exit codes: 0 nothing missing, 3 sequences are missing or skipped, 1 error; 130 (Ctrl-C),
+143 (SIGTERM) or 129 (SIGHUP) if it came before the end: there is no OUT then.";
 
 /// The size of a packet in bytes. A message that does not fit begins a new packet.
 const PACKET_BYTES: usize = 1_400;
@@ -65,9 +65,13 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let place = || args.out.display().to_string();
+    if args.out.is_dir() {
+        bail!("{0} is a directory: give the name of a new file in it, as {0}/ticks.pcap", place());
+    }
     if args.out.symlink_metadata().is_ok() {
         bail!("{} is there already: remove it, or give another name", place());
     }
+    check_above(&args.out)?;
     // The file gets its final name when it is complete. If it is dropped before, it is removed.
     let unfinished = tempfile::Builder::new().prefix(".shmcast-export-").tempfile_in(above(&args.out));
     let mut unfinished = unfinished.with_context(place)?;
@@ -90,7 +94,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let (place, bytes) = (args.out.display(), size(sums.bytes));
         note!("{place}: {messages} messages, {bytes} of payload, in {packets} packets{missing}{skipped}");
     }
-    Ok(if sums.missing + sums.skipped > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    Ok(if sums.missing + sums.skipped > 0 || sums.lacks_files {
+        ExitCode::from(MISSED)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 #[derive(Debug, Default)]
@@ -101,6 +109,8 @@ struct Sums {
     missing: u64,
     /// The number of sequences that the channel skipped because a journal had reserved them.
     skipped: u64,
+    /// Whether files that cannot be read might have messages that are missing.
+    lacks_files: bool,
     session: String,
 }
 
@@ -142,6 +152,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         }
     }
     bar.finish_and_clear();
+    feed.sums.lacks_files = part.lacks_files(part.due());
     feed.end(part.due())
 }
 

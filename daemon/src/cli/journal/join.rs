@@ -20,8 +20,8 @@ Each PART is the journal of one channel, or was cut out of it: all have the same
 their order does not matter. A message that any of them has is in OUT; one that none has is named as missing, with the
 cause that the parts tell, or as cut out where no part reaches.
 
-Exit codes: 0 nothing missing, 3 sequences are missing and OUT names each, 1 error;
-130 (Ctrl-C) or 143 (SIGTERM) if it came before the end: there is no OUT then.";
+Exit codes: 0 nothing missing, 3 sequences are missing or skipped and OUT names each, 1 error;
+130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP) if it came before the end: there is no OUT then.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -142,6 +142,7 @@ fn join(args: &Args, sources: &mut [Source<'_>], to: &Path, stop: &Stop) -> Resu
     joining.write_loss()?;
     let mut sums = joining.sums;
     sums.next = due;
+    sums.lacks_files = sources.iter().any(|source| source.part.lacks_files(due));
     sums.bytes = joining.cut.finish()?;
     Ok(sums)
 }
@@ -174,7 +175,7 @@ impl Joining<'_> {
                     if is_of_the_channel(&control) && !self.since.contains(&control) =>
                 {
                     self.write_loss()?;
-                    self.sums.missing += entry.missing().map_or(0, |gap| gap.to + 1 - gap.from);
+                    entry.missing().into_iter().for_each(|gap| self.sums.lacking.add(gap));
                     self.since.push(control);
                     self.cut.control(control)?;
                 }
@@ -184,7 +185,7 @@ impl Joining<'_> {
     }
 
     fn lose(&mut self, loss: Loss) -> Result<u64> {
-        self.sums.missing += loss.to + 1 - loss.from;
+        self.sums.lacking.add(loss);
         self.since.clear();
         match &mut self.lost {
             Some(before) if before.cause == loss.cause => before.to = loss.to,

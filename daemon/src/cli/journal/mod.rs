@@ -80,7 +80,7 @@ impl Source {
         open(&self.dir)
     }
 
-    /// Opens the journal. If the directory has several streams, prints which stream was chosen.
+    /// Opens the journal. If the directory has several streams, prints which stream was chosen. Prints which files are not used.
     fn open_and_say(&self) -> Result<Journal> {
         open_and_say(&self.dir)
     }
@@ -97,9 +97,13 @@ fn open(dir: &Path) -> Result<Journal> {
     Ok(journal)
 }
 
-fn open_and_say(dir: &Path) -> Result<Journal> {
+pub(super) fn open_and_say(dir: &Path) -> Result<Journal> {
     let journal = open(dir)?;
     say_stream(dir, &journal);
+    for problem in journal.unusable() {
+        let dir = dir.display();
+        note!("{} is not used: {}: see `shmcast journal verify {dir}`", problem.name, problem.why);
+    }
     Ok(journal)
 }
 
@@ -121,6 +125,16 @@ fn say_stream(dir: &Path, journal: &Journal) {
 /// The directory that has the file at `path`.
 fn above(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Checks that `path` can get a name in a directory: the directory exists.
+pub(super) fn check_above(path: &Path) -> Result<()> {
+    let above = above(path);
+    if !above.is_dir() {
+        let above = above.display();
+        bail!("{}: {above} is no directory: make it first (mkdir -p {above})", path.display());
+    }
+    Ok(())
 }
 
 /// Returns the error of a verb that a signal stopped before `path` was written.

@@ -1,6 +1,7 @@
 //! A journal that a verb writes. The directory gets its final name when the journal is complete.
 
-use super::{above, not_written};
+use super::span::Lacking;
+use super::{above, check_above, not_written};
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -30,8 +31,10 @@ pub(super) struct Sums {
     pub(super) first: u64,
     pub(super) next: u64,
     pub(super) messages: u64,
-    pub(super) missing: u64,
+    pub(super) lacking: Lacking,
     pub(super) too_old: u64,
+    /// Whether files that cannot be read might have messages that are missing.
+    pub(super) lacks_files: bool,
     pub(super) bytes: u64,
 }
 
@@ -45,6 +48,7 @@ impl New {
         if self.out.symlink_metadata().is_ok() {
             bail!("{out} is there already: remove it, or give another directory");
         }
+        check_above(&self.out)?;
         let parent = above(&self.out);
         // If the directory is dropped before it gets its name, it is removed.
         let unfinished = tempfile::Builder::new().prefix(".shmcast-cut-").tempdir_in(parent);
@@ -62,21 +66,31 @@ impl New {
     }
 
     fn say(&self, sums: &Sums) -> Result<ExitCode> {
+        let Lacking { missing, skipped } = sums.lacking;
         if self.json {
             print_json(&json!({
                 "directory": self.out, "first_sequence": sums.first, "next_sequence": sums.next,
-                "messages": sums.messages, "missing": sums.missing, "too_old": sums.too_old, "bytes": sums.bytes,
+                "messages": sums.messages, "missing": missing, "skipped": skipped, "too_old": sums.too_old,
+                "bytes": sums.bytes,
             }))?;
         } else {
             let (messages, bytes) = (grouped(sums.messages), size(sums.bytes));
-            let missing = match sums.missing {
+            let missing = match missing {
                 0 => String::new(),
                 missing => format!("; {} are missing, and named", grouped(missing)),
             };
+            let skipped = match skipped {
+                0 => String::new(),
+                skipped => format!("; reserves of {} sequences are skipped", grouped(skipped)),
+            };
             let (out, first, last) = (self.out.display(), sums.first, sums.next - 1);
-            note!("{out}: {messages} messages in {bytes}, sequences {first} to {last}{missing}");
+            note!("{out}: {messages} messages in {bytes}, sequences {first} to {last}{missing}{skipped}");
         }
-        Ok(if sums.missing + sums.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+        Ok(if sums.lacking.is_any() || sums.too_old > 0 || sums.lacks_files {
+            ExitCode::from(MISSED)
+        } else {
+            ExitCode::SUCCESS
+        })
     }
 
     /// The error of a verb that a signal stopped before the journal was complete.

@@ -6,8 +6,9 @@ use crate::cli::say::note;
 use crate::cli::units::{Place, parse_place, words};
 use anyhow::{Context, Result, bail};
 use shmcast::journal::format::{ControlRecord, FileHeader};
-use shmcast::journal::{Entry, Journal, JournalControl, Loss, Reader};
+use shmcast::journal::{Cause, Entry, Journal, JournalControl, Loss, Reader};
 use shmcast::{Message, SchemaId};
+use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, clap::Args)]
@@ -33,6 +34,28 @@ pub(in crate::cli) struct Item<'a> {
     pub(in crate::cli) header: &'a FileHeader,
 }
 
+/// The numbers of sequences without a message.
+#[derive(Debug, Default)]
+pub(super) struct Lacking {
+    /// Messages that are missing.
+    pub(super) missing: u64,
+    /// Sequences in reserves. It is not known how many of these sequences had messages.
+    pub(super) skipped: u64,
+}
+
+impl Lacking {
+    /// Adds the sequences of a loss or gap.
+    pub(super) fn add(&mut self, Loss { from, to, cause }: Loss) {
+        let sum = if cause == Cause::Reserve { &mut self.skipped } else { &mut self.missing };
+        *sum += to + 1 - from;
+    }
+
+    /// Whether there might be a message that the journal lacks.
+    pub(super) const fn is_any(&self) -> bool {
+        self.missing + self.skipped > 0
+    }
+}
+
 /// A reader of a part of a journal.
 pub(in crate::cli) struct Part {
     reader: Reader,
@@ -42,6 +65,10 @@ pub(in crate::cli) struct Part {
     until_ns: Option<u64>,
     /// Number of requested sequences that are older than all sequences in the journal.
     pub(in crate::cli) too_old: u64,
+    /// The first sequence that the user wants, and the part's first sequence.
+    begin: (u64, u64),
+    /// The sequences of files that cannot be read.
+    unread: Vec<Range<u64>>,
     /// The schema of the part's first entry.
     pub(in crate::cli) schema: SchemaId,
     payload: Vec<u8>,
@@ -62,12 +89,17 @@ impl Span {
                 "{dir}: nothing is between --from and --to: `shmcast journal stat {dir}` says what is there"
             );
         };
-        let part = Part { schema, ..self.begin(source.open()?)? };
+        let part = Part { schema, ..self.reopen(source)? };
         if part.too_old > 0 {
             let (oldest, missing) = (part.due(), grouped(part.too_old));
             note!("{} to {} ({missing}) are older than all that is kept", oldest - part.too_old, oldest - 1);
         }
         Ok(part)
+    }
+
+    /// Opens the part once more. Prints nothing.
+    pub(in crate::cli) fn reopen(&self, source: &Source) -> Result<Part> {
+        self.begin(source.open()?)
     }
 
     /// Returns the schema at the first entry of a part; `None` if the part is empty. If `--to` is a time, control records do not count as
@@ -87,11 +119,18 @@ impl Span {
     }
 
     fn begin(&self, journal: Journal) -> Result<Part> {
+        let unread = journal.unread();
+        let mut wanted_first = 0;
         let (reader, too_old) = match self.from {
-            Some(Place::Time(time)) => (journal.read_since(nanos(time))?, 0),
+            Some(Place::Time(time)) => {
+                let reader = journal.read_since(nanos(time))?;
+                wanted_first = reader.due();
+                (reader, 0)
+            }
             Some(Place::Sequence(wanted)) => {
                 let reader = journal.read_from(wanted)?;
                 let too_old = reader.due() - wanted;
+                wanted_first = wanted;
                 (reader, too_old)
             }
             None => {
@@ -104,7 +143,8 @@ impl Span {
             Some(Place::Sequence(last)) => (last.saturating_add(1), None),
             None => (u64::MAX, None),
         };
-        Ok(Part { end, until_ns, too_old, ..Part::at(reader) })
+        let begin = (wanted_first, reader.due());
+        Ok(Part { end, until_ns, too_old, begin, unread, ..Part::at(reader) })
     }
 }
 
@@ -129,12 +169,22 @@ fn nanos(time: SystemTime) -> u64 {
 impl Part {
     /// Returns the part of a journal from `first` to its end.
     pub(super) fn of(journal: Journal, first: u64) -> Result<Self> {
-        Ok(Self::at(journal.read_from(first)?))
+        let unread = journal.unread();
+        Ok(Self { begin: (0, first), unread, ..Self::at(journal.read_from(first)?) })
     }
 
     fn at(reader: Reader) -> Self {
         let schema = reader.header().map_or(SchemaId { id: 0, name: String::new() }, schema_of);
-        Self { reader, end: u64::MAX, until_ns: None, too_old: 0, schema, payload: Vec::new() }
+        Self {
+            reader,
+            end: u64::MAX,
+            until_ns: None,
+            too_old: 0,
+            begin: (0, 0),
+            unread: Vec::new(),
+            schema,
+            payload: Vec::new(),
+        }
     }
 
     /// Continues at another sequence.
@@ -145,6 +195,16 @@ impl Part {
     /// The sequence of the next entry. After the last entry, the sequence at which the part ends.
     pub(in crate::cli) fn due(&self) -> u64 {
         self.reader.due().min(self.end)
+    }
+
+    /// Whether a file that cannot be read might have messages before the part's first sequence, or from the sequence `due` on, at which the part
+    /// ended. The reader reports losses between these two.
+    pub(in crate::cli) fn lacks_files(&self, due: u64) -> bool {
+        let (wanted, first) = self.begin;
+        let is_lacking = |file: &Range<u64>| {
+            file.start < first && file.end > wanted || file.contains(&due) && due < self.end
+        };
+        self.unread.iter().any(is_lacking)
     }
 
     /// Finds the end of a part whose end was given as a time. `sequence` is the first message after this time, and the reader has just

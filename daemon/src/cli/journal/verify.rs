@@ -7,7 +7,7 @@ use crate::cli::say::{note, print_json};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use shmcast::journal::{Cause, Damage, Journal, Streams, Verdict, Verified, Verify};
+use shmcast::journal::{Cause, Damage, Journal, JournalError, Streams, Verdict, Verified, Verify};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         journal = Journal::open(&args.source.dir).context("journal")?;
     };
     bar.finish_and_clear();
-    verified.unused.extend(unused_of_others(&args.source.dir, &journal));
+    verified.unused.extend(unused_of_others(&args.source.dir, &journal)?);
     let code = match verified.verdict() {
         Verdict::Whole => 0,
         Verdict::Losses => MISSED,
@@ -68,8 +68,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Returns the unusable files of all other streams in the directory. Only a file whose messages are in no later file counts. Nothing else
 /// of the other streams is checked.
-fn unused_of_others(dir: &Path, journal: &Journal) -> Vec<Damage> {
-    let streams = Streams::open(dir).map_or(Vec::new(), Streams::into_journals);
+fn unused_of_others(dir: &Path, journal: &Journal) -> Result<Vec<Damage>> {
+    let streams = match Streams::open(dir) {
+        // This is the folder of one stream.
+        Err(JournalError::Flat { .. }) => Vec::new(),
+        streams => streams.context("journal")?.into_journals(),
+    };
     let others = streams.iter().filter(|other| other.stream() != journal.stream());
     let unused = others.flat_map(|other| {
         other.unusable().map(|problem| {
@@ -78,7 +82,7 @@ fn unused_of_others(dir: &Path, journal: &Journal) -> Vec<Damage> {
             Damage { file, offset: 0, bytes: 0, what }
         })
     });
-    unused.collect()
+    Ok(unused.collect())
 }
 
 fn verdict(verified: &Verified) -> &'static str {

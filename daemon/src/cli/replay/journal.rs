@@ -18,8 +18,8 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::hosting::session_identity;
 use shmcast::journal::format::ControlRecord;
-use shmcast::journal::{Cause, Entry, JournalControl, Loss};
-use shmcast::{Mark, PublishError, Publisher};
+use shmcast::journal::{Cause, Entry, Journal, JournalControl, Loss, largest_message_of};
+use shmcast::{Mark, Message, PublishError, Publisher, TooLarge};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -32,8 +32,14 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     let first = part.due();
     let (host, channel) = args.host.host_of(&args.into)?;
     // The channel is examined first, because opening it would announce a publisher to its readers.
-    if let Some(next) = host.channel(&channel).ok().and_then(|status| status.next_sequence) {
+    let there = host.channel(&channel).ok();
+    if let Some(next) = there.as_ref().and_then(|status| status.next_sequence) {
         check_fits(&host, &channel, dir, next, first)?;
+    }
+    let known = there.map_or(0, |status| status.max_message_bytes);
+    let largest = if known > 0 { Some(known) } else { settings.largest_message() };
+    if let Some(largest) = largest {
+        check_sizes(args, largest, stop)?;
     }
     let mut builder = settings.publisher(&host, &channel)?;
     if part.schema.id != 0 {
@@ -77,7 +83,12 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     }
     played?;
     sums.end(said, args.json, stop)?;
-    Ok(if missing + skipped + part.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    let is_short = sums.is_complete && part.lacks_files(part.due());
+    Ok(if missing + skipped + part.too_old > 0 || is_short {
+        ExitCode::from(MISSED)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// Checks that a channel can receive a stream that begins with `first`. `next` is the channel's next sequence. The channel must be new, or
@@ -95,6 +106,30 @@ fn check_fits(host: &Host, channel: &str, journal: &Path, next: u64, first: u64)
          {again}; or go on where it is with --from {next}",
         journal.display()
     )
+}
+
+/// Checks that each message of the part fits into a channel that takes messages of up to `largest` bytes. Reads the part only if the ring
+/// that was recorded could take larger messages.
+fn check_sizes(args: &Args, largest: u64, stop: &Stop) -> Result<()> {
+    let source = Source { dir: args.recording.clone() };
+    let mut part = args.span.reopen(&source)?;
+    let recorded = Journal::open(&source.dir)?;
+    let mut headers = recorded.files().iter().map(|file| &file.header);
+    if headers.all(|header| largest_message_of(header) <= largest) {
+        return Ok(());
+    }
+    while let Some(Item { entry, .. }) = part.next()? {
+        if stop.is_set() {
+            return Err(stop.interrupted(format!("{}: INTERRUPTED, replayed nothing", args.into)).into());
+        }
+        if let Entry::Message(Message { payload, sequence, .. }) = entry
+            && payload.len() as u64 > largest
+        {
+            let why = TooLarge { length: payload.len() as u64, max_message: largest };
+            return Err(refused(sequence, why.into()));
+        }
+    }
+    Ok(())
 }
 
 /// Says which message was refused, and what a channel for it needs.

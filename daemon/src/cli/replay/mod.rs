@@ -28,9 +28,9 @@ the journal lacks are a gap to them. Messages are published when they are due, o
 --speed max one behind the other: readers that are slower are lapped, as by pub, unless they
 have a gate.
 
-Exit codes: 0 all was published, 3 messages are missing in the journal or in the feed of
---unwrap, or packets of the capture could not be read, 1 error, 2 wrong usage; 130 (Ctrl-C)
-or 143 (SIGTERM) if it came before the end: the last line says how far it came.";
+Exit codes: 0 all was published, 3 messages are missing or skipped in the journal, or missing in the feed of
+--unwrap, or packets of the capture could not be read, 1 error, 2 wrong usage; 130 (Ctrl-C),
+143 (SIGTERM) or 129 (SIGHUP) if it came before the end: the last line says how far it came.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = keys_and(EXAMPLE))]

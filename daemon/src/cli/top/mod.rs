@@ -28,7 +28,8 @@ Examples:
   shmcast top --json | jq '.channels[] | {channel, messages_per_second, worst_lag}'
 
 Keys: q quit, s sort, up and down choose, enter open a channel, b its board, ? help.
-Ctrl-C and SIGTERM quit too: exit code 0. With --json the code is 130 or 143, and nothing is printed.";
+Ctrl-C and SIGTERM quit too: exit code 0. With --json the code is 130 (Ctrl-C),
+143 (SIGTERM) or 129 (SIGHUP), and nothing is printed.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]

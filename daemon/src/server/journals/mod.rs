@@ -4,6 +4,7 @@
 //! ten times a second, and restarts it if it has ended. The recorder has threads of its own.
 
 mod lending;
+mod lost;
 mod reserve;
 mod retention;
 
@@ -13,6 +14,7 @@ use super::troubles::{Troubles, text_of};
 use crate::config::{ChannelConfig, JournalConfig};
 use anyhow::Result;
 pub use lending::{Asked, Loan};
+use lost::Told;
 use retention::Room;
 pub use retention::note_written;
 use shmcast::control::JournalStatus;
@@ -32,8 +34,6 @@ use tokio::sync::Semaphore;
 const LOOK: Duration = Duration::from_millis(100);
 /// Interval at which the files are counted and the oldest are removed.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
-/// The shortest time between two events about lost messages. Messages are lost when the disk is too slow.
-const LOST_EVERY: Duration = Duration::from_secs(10);
 /// The longest time for which a daemon that stops waits for its recorders. If a recorder takes longer, the messages that it has not written
 /// are still in the ring.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -318,7 +318,8 @@ impl Recording {
             durable: progress.durable,
             messages: progress.messages,
             overrun: progress.overrun,
-            missing: progress.missing,
+            missing: progress.missing_with_gaps(),
+            gaps: progress.gaps,
             written_bytes: progress.bytes,
             waiting_bytes: progress.buffered,
             file: progress.file,
@@ -418,7 +419,7 @@ impl Work {
             let what = format!("{} sequences before the ring's oldest are missing", begun.missing);
             self.tell("journal-lost", &what);
         }
-        let told_overrun = self.watch(&recorder, begun);
+        let mut told = self.watch(&recorder, begun);
         let before = recorder.progress();
         let ended = match self.recording.over_at.load(Ordering::Relaxed) {
             0 => recorder.stop(),
@@ -434,7 +435,7 @@ impl Work {
             let mut state = self.recording.state();
             (state.is_running, state.progress) = (false, Some(last));
         }
-        self.tell_overrun(last.overrun - told_overrun);
+        self.tell_lost(told.rest(&last));
         match ended {
             // The next recorder begins the folder of the new stream.
             Ok(_) | Err(RecordError::Restarted) => Ok(()),
@@ -442,17 +443,15 @@ impl Work {
         }
     }
 
-    fn tell_overrun(&self, lost: u64) {
-        if lost > 0 {
-            self.tell("journal-lost", &format!("{lost} messages came too fast for the disk"));
-        }
+    fn tell_lost(&self, lost: Vec<String>) {
+        lost.iter().for_each(|lost| self.tell("journal-lost", lost));
     }
 
-    /// Watches a recorder until it ends or must stop. If the disk is too slow, messages are lost and reported. Returns the number of lost
-    /// messages that were reported so far.
-    fn watch(&self, recorder: &Recorder, begun: Progress) -> u64 {
-        let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
-        let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);
+    /// Watches a recorder until it ends or must stop. If the disk is too slow, messages are lost and reported. Returns the losses
+    /// that were reported so far.
+    fn watch(&self, recorder: &Recorder, begun: Progress) -> Told {
+        let (mut is_refused, mut told) = (begun.is_failed, Told::default());
+        let mut trimmed: Option<Instant> = None;
         let mut io = self.recording.config.io;
         let (mut troubles, mut trim_troubles) = (Troubles::default(), Troubles::default());
         let mut room = Room::default();
@@ -479,12 +478,7 @@ impl Work {
                     false => self.tell("journal-recovered", "the disk takes what is recorded again"),
                 }
             }
-            // A loss that is not reported now is reported with the next one.
-            let is_soon = told_lost.is_some_and(|at| at.elapsed() < LOST_EVERY);
-            if now.overrun > told_overrun && !is_soon {
-                self.tell_overrun(now.overrun - told_overrun);
-                (told_overrun, told_lost) = (now.overrun, Some(Instant::now()));
-            }
+            self.tell_lost(told.news(&now));
             if trimmed.is_none_or(|at| at.elapsed() >= TRIM_EVERY) {
                 trimmed = Some(Instant::now());
                 if let Err(e) = self.trim(recorder, &mut room)
@@ -495,6 +489,6 @@ impl Work {
             }
             sleep(LOOK);
         }
-        told_overrun
+        told
     }
 }

@@ -5,8 +5,7 @@ use crate::config::{ChannelConfig, JournalConfig};
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use shmcast::StreamId;
-use shmcast::journal::Journal;
-use shmcast::journal::format::parse_file_name;
+use shmcast::journal::{Journal, Streams};
 use shmcast_journal::{Recorder, Trimmed};
 use std::fs;
 use std::path::Path;
@@ -175,13 +174,12 @@ pub fn note_written(channels: &[ChannelConfig]) {
     }
 }
 
-/// Returns when the newest file of a journal was last written. In all streams together, the newest file has the highest number.
+/// Returns when the last file of the newest stream of a journal was last written.
 fn written_at(dir: &Path) -> Option<SystemTime> {
-    let streams = fs::read_dir(dir).ok()?.flatten();
-    let files = streams.flat_map(|stream| fs::read_dir(stream.path()).into_iter().flatten().flatten());
-    let numbered = files.filter_map(|file| Some((parse_file_name(file.file_name().to_str()?)?, file)));
-    let (_, newest) = numbered.max_by_key(|(number, _)| *number)?;
-    newest.metadata().ok()?.modified().ok()
+    let streams = Streams::open(dir).ok()?;
+    let newest =
+        streams.journals().iter().rev().find_map(|own| Some(own.path().join(&own.files().last()?.name)));
+    fs::symlink_metadata(newest?).ok()?.modified().ok()
 }
 
 impl Recording {

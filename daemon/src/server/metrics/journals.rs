@@ -44,8 +44,8 @@ pub(super) fn render(text: &mut Text, journals: &[(String, JournalStatus)]) {
     let name = "shmcast_journal_lost_messages_total";
     text.family(name, "counter", "Messages that the journal lacks and names, by cause.");
     for (channel, journal) in journals {
-        for (cause, lost) in [("overrun", journal.overrun), ("unrecorded", journal.missing)] {
-            text.sample(name, &[("channel", channel), ("cause", cause)], lost);
+        for (cause, lost) in journal.lost() {
+            text.sample(name, &[("channel", channel), ("cause", cause.name())], lost);
         }
     }
 }
