@@ -8,7 +8,7 @@ pub use crate::error::advice;
 use crate::error::{ChannelError, is_absent};
 use crate::gate::Meanwhile;
 use crate::publisher::Publisher;
-use crate::subscriber::{Subscriber, SubscriberBuilder};
+use crate::subscriber::{RingAhead, Subscriber, SubscriberBuilder};
 use shmcast_layout::control::RefusalCode;
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::ring::reader::{Poll, Resume};
@@ -57,29 +57,50 @@ impl ChannelError {
 }
 
 impl Subscriber {
-    /// Returns how many messages of the ring, up to the sequence `last`, are not yet received. A skipped sequence does not count as a
-    /// message, but each overwritten sequence does. The call does not move the subscriber or its gate.
+    /// Returns how many messages, up to the sequence `last`, are not yet received. Counts the ring and the rings that follow it. A skipped
+    /// sequence does not count as a message, but each overwritten sequence does. The call does not move the subscriber or its gate.
     #[doc(hidden)]
-    pub fn messages_up_to(&self, last: u64) -> u64 {
-        let mut ahead = self.look_ahead();
-        let mut out = vec![0; self.header().geometry.max_message as usize];
-        let mut messages = 0;
-        while ahead.place().sequence <= last {
-            match ahead.poll(&mut out) {
-                Poll::Message(_) => messages += 1,
-                Poll::Control(_) => {}
-                Poll::Lapped => {
-                    let from = ahead.place().sequence;
-                    match ahead.resume(Resume::default()) {
-                        Ok(missed) => messages += missed.min(last + 1 - from),
-                        Err(_) => break,
-                    }
-                }
-                Poll::TooSmall { .. } | Poll::Empty | Poll::Superseded | Poll::Corrupt(_) => break,
-            }
-        }
-        messages
+    pub fn messages_up_to(&mut self, last: u64) -> u64 {
+        self.rings_ahead().into_iter().map(|ring| messages_of(ring, last)).sum()
     }
+
+    /// Returns the sequence after the last published message of the ring and of the rings that follow it. It can be up to 64 too low.
+    #[doc(hidden)]
+    pub fn published_end(&mut self) -> u64 {
+        let ends = self.rings_ahead().into_iter().map(|RingAhead { reader, below, .. }| {
+            let next = reader.place().sequence;
+            (next + reader.lag()).min(below.max(next))
+        });
+        ends.max().unwrap_or(0)
+    }
+
+    /// Whether the channel continues in another ring that has arrived. If so, a call that receives nothing has not found the end of what was
+    /// published.
+    #[doc(hidden)]
+    pub fn is_between_rings(&mut self) -> bool {
+        self.has_ring_ahead()
+    }
+}
+
+/// Counts the messages from the place of a reader on, up to the sequence `last`.
+fn messages_of(RingAhead { mut reader, room, below }: RingAhead, last: u64) -> u64 {
+    let end = last.saturating_add(1).min(below);
+    let (mut out, mut messages) = (vec![0; room], 0);
+    while reader.place().sequence < end {
+        match reader.poll(&mut out) {
+            Poll::Message(_) => messages += 1,
+            Poll::Control(_) => {}
+            Poll::Lapped => {
+                let from = reader.place().sequence;
+                match reader.resume(Resume::default()) {
+                    Ok(missed) => messages += missed.min(end - from),
+                    Err(_) => break,
+                }
+            }
+            Poll::TooSmall { .. } | Poll::Empty | Poll::Superseded | Poll::Corrupt(_) => break,
+        }
+    }
+    messages
 }
 
 impl SubscriberBuilder {

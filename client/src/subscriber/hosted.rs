@@ -22,7 +22,6 @@ use shmcast_layout::charter::Charter;
 use shmcast_layout::control::Generation;
 use shmcast_layout::layout::charter::Verdict;
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::segment::{Access, Segment};
 use std::collections::VecDeque;
 
 /// A subscriber's attachment to a daemon.
@@ -72,6 +71,22 @@ impl Hosted {
         self.next.front().is_some_and(|next| next.charter.is_some() || next.generation.restarted > before)
     }
 
+    /// Takes all segments that the daemon has sent. Returns those that continue the sequences of the current segment, in their order.
+    pub(super) fn later(&mut self) -> impl Iterator<Item = &mut Successor> {
+        while self.next.len() < MOST_WAITING
+            && let Some(next) = self.attachment.moved()
+        {
+            self.next.push_back(next);
+        }
+        let mut last = self.generation.generation;
+        // After a restart, sequences belong to other messages.
+        self.next.iter_mut().take_while(move |next| {
+            let before = std::mem::replace(&mut last, next.generation.generation);
+            let is_later = next.generation.generation > before;
+            next.charter.is_none() && is_later && next.generation.restarted <= before
+        })
+    }
+
     /// Searches for message `sequence` in the segments in which the channel continues. Returns the message's place, and how many segments
     /// come before the segment that has the message. Returns `None` if the message belongs to the current segment.
     ///
@@ -80,25 +95,9 @@ impl Hosted {
         if !self.look_ahead() || !self.may_go_on() {
             return None;
         }
-        while self.next.len() < MOST_WAITING
-            && let Some(next) = self.attachment.moved()
-        {
-            self.next.push_back(next);
-        }
-        let mut last = self.generation.generation;
-        // After a restart, the same sequence belongs to another message.
-        let goes_on = |next: &&mut Successor| {
-            let before = std::mem::replace(&mut last, next.generation.generation);
-            let is_later = next.generation.generation > before;
-            next.charter.is_none()
-                && is_later
-                && next.generation.restarted <= before
-                && next.generation.first <= sequence
-        };
-        let (at, next) = self.next.iter_mut().take_while(goes_on).enumerate().last()?;
-        if next.ready.is_none() {
-            next.ready = Segment::open(&next.segment, Access::Read).ok().map(|segment| (segment, Vec::new()));
-        }
+        let reaches = |next: &&mut Successor| next.generation.first <= sequence;
+        let (at, next) = self.later().take_while(reaches).enumerate().last()?;
+        next.map();
         let Some((segment, _)) = &next.ready else {
             // The next call tries to map the segment again. Until then the sequence counts as not published yet.
             return Some(Err(LocateError::NotYet { sequence, next: next.generation.first }));

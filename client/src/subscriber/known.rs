@@ -3,11 +3,23 @@
 use super::hosted::Hosted;
 use super::{Doubt, Subscriber};
 use crate::clock::Clock;
+use shmcast_layout::layout::charter::Verdict;
 use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::mem::Step;
+use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::Reader;
+use shmcast_layout::segment::Segment;
 use std::fmt;
 use std::io;
+
+/// A reader of one of the channel's rings, apart from the subscriber.
+pub(crate) struct RingAhead {
+    pub(crate) reader: Reader,
+    /// The longest message of the ring.
+    pub(crate) room: usize,
+    /// Messages from this sequence on are void.
+    pub(crate) below: u64,
+}
 
 impl Subscriber {
     /// The sequence of the next message.
@@ -87,9 +99,30 @@ impl Subscriber {
         self.reader.lag()
     }
 
-    /// Returns a further reader of the ring, at this subscriber's place. It moves neither the subscriber nor its gate.
-    pub(crate) fn look_ahead(&self) -> Reader {
-        self.segment.reader(self.reader.place())
+    /// Returns further readers of the ring and of the rings in which the channel continues, in their order. The first reader is at this
+    /// subscriber's place. They move neither the subscriber nor its gate.
+    pub(crate) fn rings_ahead(&mut self) -> Vec<RingAhead> {
+        let below_of = |verdict| if let Verdict::Cut { below, .. } = verdict { below } else { u64::MAX };
+        let of = |segment: &Segment, place, verdict| RingAhead {
+            reader: segment.reader(place),
+            room: segment.header().geometry.max_message as usize,
+            below: below_of(verdict),
+        };
+        let mut rings = vec![of(&self.segment, self.reader.place(), self.verdict_on_read())];
+        let Some(hosted) = &mut self.hosted else { return rings };
+        let charter = hosted.charter.clone();
+        for next in hosted.later() {
+            next.map();
+            let Some((segment, _)) = &next.ready else { break };
+            let place = Place { position: 0, sequence: next.generation.first };
+            rings.push(of(segment, place, charter.verdict_on_read(next.generation.generation)));
+        }
+        rings
+    }
+
+    /// Whether the next call that receives continues in another ring if this ring has nothing more.
+    pub(crate) fn has_ring_ahead(&mut self) -> bool {
+        self.hosted.as_mut().is_some_and(|hosted| hosted.look_ahead() && hosted.may_go_on())
     }
 
     /// The publisher's epoch, as the stream last reported it. After a start or a seek into the middle of the stream it is 0, until the

@@ -57,6 +57,7 @@ pub use arming::Armed;
 pub use builder::SubscriberBuilder;
 pub use iter::Iter;
 pub use journal::ChannelJournal;
+pub(crate) use known::RingAhead;
 pub use origin::History;
 pub use records::Records;
 pub use select::Select;

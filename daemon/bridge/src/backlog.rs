@@ -1,5 +1,6 @@
 //! Keeps deliveries, in order and in bounded memory, while the local channel is being opened or a gate holds deliveries up.
 
+use shmcast::GateName;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -44,6 +45,29 @@ impl Backlog {
     #[inline]
     pub fn messages(&self) -> u64 {
         self.messages
+    }
+
+    /// Names what waits, as a sentence about a bridge that ends. `held` is the gate that holds it up. Returns `None` if nothing waits.
+    ///
+    /// An earlier mistake: a gap or an end that waited without a message was not named.
+    #[cold]
+    pub fn unpublished(&self, held: Option<GateName>) -> Option<String> {
+        let what = match (self.messages(), self.front()?) {
+            (0, Delivery::End { .. }) => "the end of the stream and what follows".to_owned(),
+            (0, Delivery::Gap { missing }) => {
+                format!("the gap of the messages {} to {} and what follows", missing.start, missing.end - 1)
+            }
+            (0, Delivery::NewSession { session, .. }) => format!("the session {session} and what follows"),
+            (messages, _) => format!("{messages} received messages"),
+        };
+        Some(match held {
+            Some(gate) => {
+                format!(
+                    "{what} are not published: gate {gate} holds them up, and its reader is too far behind"
+                )
+            }
+            None => format!("{what} are not published: the channel is not open"),
+        })
     }
 
     /// Appends a copy of the delivery. If there is no room for a message, drops the message, and puts a gap in its place.
@@ -221,5 +245,21 @@ mod tests {
         assert_eq!(backlog.messages(), 0);
         backlog.push(&message(9_003));
         assert_eq!(backlog.front(), Some(message(9_003)), "there is room again");
+    }
+
+    #[test]
+    fn all_that_waits_is_named() {
+        let session = Session::of_channel("TEST", 3).unwrap();
+        let (gap, end) = (Delivery::Gap { missing: 5..8 }, Delivery::End { session, next: 8 });
+        let message = Delivery::Message { sequence: 8, data: b"m", meta: Meta::default() };
+        let said = |all: &[&Delivery<'_>]| {
+            let mut backlog = Backlog::default();
+            all.iter().for_each(|delivery| backlog.push(delivery));
+            backlog.unpublished(None).map(|said| said.split(" are not").next().unwrap_or_default().to_owned())
+        };
+        assert_eq!(said(&[]), None);
+        assert_eq!(said(&[&end]).as_deref(), Some("the end of the stream and what follows"));
+        assert_eq!(said(&[&gap, &end]).as_deref(), Some("the gap of the messages 5 to 7 and what follows"));
+        assert_eq!(said(&[&gap, &message, &end]).as_deref(), Some("1 received messages"));
     }
 }

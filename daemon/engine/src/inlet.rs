@@ -96,6 +96,18 @@ impl Inlet {
         !self.backlog.is_empty()
     }
 
+    /// Number of messages that a gate of the channel holds up.
+    pub(crate) fn messages_held(&self) -> u64 {
+        self.backlog.messages()
+    }
+
+    /// Returns a sentence about what has arrived and is not published. Returns `None` if there is nothing.
+    #[cold]
+    pub(crate) fn unpublished(&self) -> Option<String> {
+        let what = self.backlog.unpublished(self.local.held().map(|(gate, _)| gate))?;
+        Some(format!("{what}. A bridge that continues takes them from the stream"))
+    }
+
     /// Publishes the deliveries of the backlog, until a gate holds one up.
     #[cold]
     pub(crate) fn catch_up(&mut self) {

@@ -17,7 +17,7 @@ use shmcast_bridge::times::OriginTimes;
 use shmcast_bridge::{KeysSeen, RunningEnd};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::EngineError;
@@ -37,6 +37,9 @@ use crate::status::ReceiveCounters;
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// The interval at which the clocks are read.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
+
+/// A receiver that stops waits at most this time for a gate that holds messages up.
+const LEAVE: Duration = Duration::from_millis(500);
 
 /// The resolution of the runtime's timers.
 const TIMER: Duration = Duration::from_millis(1);
@@ -212,8 +215,12 @@ impl Receiving {
                 () = tokio::time::sleep(due) => {}
             }
         }
+        let until = Instant::now() + LEAVE;
+        while self.inlet.is_waiting() && self.inlet.local.error.is_none() && Instant::now() < until {
+            self.wait_for_gates().await;
+        }
         self.show();
-        match self.inlet.local.error.take() {
+        match self.inlet.local.error.take().or_else(|| self.inlet.unpublished()) {
             Some(why) => self.shared.life.fail(why),
             None => self.shared.life.enter(Phase::Ended),
         }
@@ -361,6 +368,7 @@ impl Receiving {
             messages_published: inlet.local.counts.published,
             messages_missing: inlet.local.counts.missing,
             messages_too_large: inlet.local.counts.too_large,
+            messages_held: inlet.messages_held(),
             blocks: reader.blocks,
             bytes: self.bytes,
             damaged: reader.damaged,

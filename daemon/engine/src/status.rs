@@ -94,6 +94,8 @@ counters! {
         messages_missing: counter "engine_missing_messages_total",
         /// Messages that are too large for the local channel. They also count as missing.
         messages_too_large,
+        /// Messages that have arrived, and wait for a gate of the local channel. At the end of the bridge, they are not published.
+        messages_held,
         /// Blocks with new content.
         blocks,
         /// Bytes of entries that arrived.

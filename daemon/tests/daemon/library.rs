@@ -88,6 +88,35 @@ fn a_publisher_of_a_daemon_knows_whether_it_follows_an_end() {
     }
 }
 
+/// An earlier mistake: the count ended with the reader's ring, and the next publisher of a strict channel has a ring of its own.
+#[test]
+fn messages_of_the_next_publishers_rings_are_counted_too() {
+    let daemon = daemon();
+    let client = daemon.client();
+    let publish = |count: u64| {
+        let mut publisher = wait_for("a publisher", || publishing(&client, "strict").open().ok());
+        for _ in 0..count {
+            publisher.publish(b"x").unwrap();
+        }
+        publisher
+    };
+    let first = publish(10);
+    let mut reader = Subscriber::builder("strict").client(&client).start(Start::Oldest).open().unwrap();
+    assert_eq!((reader.messages_up_to(u64::MAX), reader.is_between_rings()), (10, false));
+    first.close();
+    publish(200).close();
+    let _third = publish(100);
+    wait_until("the rings of all publishers", || reader.messages_up_to(u64::MAX) == 310);
+    assert_eq!((reader.messages_up_to(215), reader.messages_up_to(5)), (215, 5));
+    assert!((311 - 64..=311).contains(&reader.published_end()) && reader.is_between_rings());
+    assert_eq!(reader.next_sequence(), 1, "the reader keeps its place");
+    let mut received = 0;
+    while received < 310 {
+        received += u64::from(matches!(reader.recv().unwrap(), Event::Message(_)));
+    }
+    assert_eq!((reader.messages_up_to(u64::MAX), reader.is_between_rings()), (0, false));
+}
+
 #[test]
 fn readers_of_a_daemon_are_told_of_a_publisher_that_died_once_and_of_none_that_lives() {
     for name in ["a", "strict"] {

@@ -176,7 +176,8 @@ fn read(reader: &mut Subscriber, mut next: u64, until: u64) -> u64 {
     next
 }
 
-/// An earlier mistake: the first message that a gate refused ended the receiving bridge, and the stream of every reader.
+/// An earlier mistake: the first message that a gate refused ended the receiving bridge, and the stream of every reader. Another one: a
+/// bridge that a signal stopped said nothing of the messages that it held.
 #[test]
 fn a_gate_that_refuses_keeps_the_messages_of_a_received_channel_at_the_servers() {
     let test = "a_gate_that_refuses_keeps_the_messages_of_a_received_channel_at_the_servers";
@@ -186,8 +187,9 @@ fn a_gate_that_refuses_keeps_the_messages_of_a_received_channel_at_the_servers()
     let mut sends = send(&near, &server, "--set send.gate=wan");
     sends.wait_for_words("sending session");
     let channel = "--capacity 64KiB --set max_message=1000 --set gate.g.then=refuse --set gate.g.wait=10s";
-    let mut receives =
-        Bridge::start(far.shmcast(&format!("bridge recv ticks --nats {} {channel}", server.url())));
+    let receive =
+        || Bridge::start(far.shmcast(&format!("bridge recv ticks --nats {} {channel}", server.url())));
+    let mut receives = receive();
     let reader = || Subscriber::builder("ticks").dir(far.dir.path().join("channels"));
     let mut slow = wait_for("the channel", || reader().gate("g").open().ok());
     let mut other = reader().open().unwrap();
@@ -201,6 +203,12 @@ fn a_gate_that_refuses_keeps_the_messages_of_a_received_channel_at_the_servers()
     receives.wait_for_words("gate g of the channel holds the messages up");
     others = read(&mut other, others, u64::MAX);
     assert!(others < 1_000, "{others} messages passed a reader that reads nothing");
+    let (report, said) = receives.end();
+    let held = &report["receive"]["messages_held"];
+    assert!(held.as_u64() > Some(0), "{report}");
+    let words = format!("{held} received messages are not published: gate g holds them up");
+    assert!(said.contains(&words), "{said}");
+    let receives = receive();
     wait_until("all messages at both readers", || {
         others = read(&mut other, others, u64::MAX);
         // The bridge laps a reader without a gate if this one is ahead.

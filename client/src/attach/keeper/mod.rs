@@ -91,6 +91,15 @@ pub(crate) struct Successor {
     pub(crate) charter: Option<File>,
 }
 
+impl Successor {
+    /// Maps the segment, if it is not mapped yet. If this fails, the segment stays unmapped.
+    pub(crate) fn map(&mut self) {
+        if self.ready.is_none() {
+            self.ready = Segment::open(&self.segment, Access::Read).ok().map(|segment| (segment, Vec::new()));
+        }
+    }
+}
+
 impl Attachment {
     /// Gives an attached socket to the keeper.
     pub(crate) fn new(

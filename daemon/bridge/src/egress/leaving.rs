@@ -1,6 +1,7 @@
 //! The steps of an egress that was told to leave (to end in an orderly way). The session continues, and no packet announces that the egress
 //! leaves.
 
+use shmcast::Subscriber;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ impl Live {
     /// Enters [`Phase::Leaving`] if the egress was told to leave.
     pub(super) fn hear_order(&mut self) {
         if self.leaving.is_none() && self.outlet.shared.leave.load(Ordering::Relaxed) {
-            let published = self.subscriber.as_ref().map(|ring| ring.next_sequence() + ring.lag());
+            let published = self.subscriber.as_mut().map(Subscriber::published_end);
             self.leaving = Some(Leaving::Sends { until: published.unwrap_or(0) });
             self.outlet.shared.life.enter(Phase::Leaving);
         }
@@ -19,8 +20,9 @@ impl Live {
 
     /// Stops sending once the egress has sent all messages that were published before the order to leave.
     pub(super) fn look_at_rest(&mut self, has_found: bool) {
+        let is_empty = !has_found && !self.subscriber.as_mut().is_some_and(Subscriber::is_between_rings);
         if let Some(Leaving::Sends { until }) = self.leaving
-            && (!has_found || self.outlet.sender.next() >= until)
+            && (is_empty || self.outlet.sender.next() >= until)
         {
             // Stop reading the ring: another bridge sends the messages that are published from now on.
             self.subscriber = None;

@@ -8,7 +8,7 @@ use super::failover::Failover;
 use super::opening::{check_sizes, session_of};
 use super::outlet::Outlet;
 use super::{Attached, attach};
-use crate::gate::GateWait;
+use crate::gate::AttachWait;
 use crate::origins::Origins;
 use crate::proto::claim::Role;
 use crate::proto::limit::{Rate, TokenBucket};
@@ -80,7 +80,7 @@ pub(super) struct Live {
     pub(super) linger_ns: u64,
     pub(super) idle: Idle,
     pub(super) retry_ns: u64,
-    pub(super) gate_wait: GateWait,
+    pub(super) attach_wait: AttachWait,
     pub(super) looked_ns: u64,
     pub(super) shown_ns: u64,
     /// The limit of the rate. It is `Some` until the loop has reached the ring's end once, or until [`CATCH_UP_NS`] have passed.
@@ -110,7 +110,7 @@ impl Live {
             linger_ns: outlet.config.linger_ns,
             idle: Idle::new(choice),
             retry_ns: 0,
-            gate_wait: GateWait::default(),
+            attach_wait: AttachWait::default(),
             looked_ns: 0,
             shown_ns: 0,
             catch_up: CatchUp::from(outlet.clock.now_ns()),
@@ -182,6 +182,7 @@ impl Live {
             self.renew_lines();
             self.outlet.show();
             self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
+            self.outlet.note_first(self.origins.contains(self.outlet.sender.session()));
             // Only an active egress sends pulses. If two standby egresses sent pulses, each would take the other for the active one, and
             // neither would ever take over.
             let serves = matches!(self.leaving, Some(Leaving::Serves { .. }));
@@ -261,9 +262,11 @@ impl Live {
         let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
         let Attached { subscriber, parks } = match attach(&channel, self.spec.wait) {
             Ok(attached) => attached,
-            Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e).map(|()| false),
+            Err(e) => {
+                return self.attach_wait.bear(&self.outlet.shared.life, now_ns, &e).map(|()| false);
+            }
         };
-        self.gate_wait = GateWait::default();
+        self.attach_wait.end(&self.outlet.shared.life);
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
         // A feed from another host keeps its session. The receiving bridge writes the session to the channel before the first message, so
         // wait until the channel has the session.

@@ -180,7 +180,8 @@ pub(super) struct Resumed {
 /// - This bridge resumes or replaces that bridge.
 /// - That bridge sent the same ring, or the same session of another host.
 ///
-/// Otherwise this bridge begins where the spec says, or with the oldest message of a new channel.
+/// Otherwise this bridge begins where the spec says, or with the oldest message of a new channel. A channel is also new if the bridge that
+/// this one replaces had sent an earlier ring: that bridge would have sent all messages of the new ring.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
     from: StartAt,
@@ -188,7 +189,7 @@ pub(super) fn attach_where_it_was(
     channel: &SubscriberBuilder,
     said: Option<Progress>,
 ) -> Result<Resumed, BridgeError> {
-    let (is_new, goes_on) = (options.is_channel_new, options.after.is_some());
+    let (mut is_new, goes_on) = (options.is_channel_new, options.after.is_some());
     if let Some(said) = said {
         let latest = attach(&channel.clone().start(Start::Latest), spec.wait)?.subscriber;
         let is_same = said.ring == run_of(latest.header())
@@ -203,6 +204,7 @@ pub(super) fn attach_where_it_was(
             let attached = attach(&spec.through_gate(channel).start(start), spec.wait)?;
             return Ok(Resumed { attached, resumed: Some(said) });
         }
+        is_new |= goes_on && !is_same;
     }
     let start = match from {
         StartAt::Resume | StartAt::Latest if !is_new => Start::Latest,
@@ -265,4 +267,43 @@ pub(super) fn session_of(
         look(known).or_else(|terms| Session::of_channel(&spec.tag(), Terms { heard, ..terms }.next()))
     })?;
     Ok(session)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sending::Stopped;
+    use shmcast::Publisher;
+
+    /// An earlier mistake: a bridge that was replaced while its channel was made anew left out what was published meanwhile, and told nobody.
+    #[test]
+    fn a_bridge_that_replaces_another_sends_a_new_ring_from_its_first_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let publish = || {
+            let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open().unwrap();
+            (0..10).for_each(|_| assert!(publisher.publish(b"m").is_ok()));
+            publisher
+        };
+        let spec = BridgeSpec::new("t");
+        let channel = Subscriber::builder("t").dir(dir.path());
+        let session = Session::of_channel("T", 1).unwrap();
+        let begin = |ring, next, is_replaced: bool| {
+            let progress = Progress { ring, session, next };
+            let after = is_replaced.then_some(Stopped { progress, begin: 1 });
+            let options = EgressOptions { after, ..EgressOptions::default() };
+            let noted = Some(progress).filter(|_| !is_replaced);
+            let resumed = after.map(|after| after.progress).or(noted);
+            let from = StartAt::Resume;
+            let found = attach_where_it_was(&spec, from, &options, &channel, resumed).unwrap();
+            (found.attached.subscriber.next_sequence(), found.resumed.is_some())
+        };
+        let first = publish();
+        let ring = run_of(first.header());
+        assert_eq!(begin(ring, 7, true), (7, true));
+        drop(first);
+        std::fs::remove_dir_all(dir.path().join("t")).unwrap();
+        let _second = publish();
+        assert_eq!(begin(ring, 7, true), (1, false));
+        assert_eq!(begin(ring, 7, false), (11, false), "a state file of long ago");
+    }
 }

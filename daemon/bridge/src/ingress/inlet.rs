@@ -111,14 +111,8 @@ impl Inlet {
     /// Returns a sentence about messages, gaps and ends that were received and are not published. Returns `None` if there are none.
     #[cold]
     pub(super) fn unpublished(&self) -> Option<String> {
-        let why = match self.local.held() {
-            Some((gate, _)) => format!("gate {gate} holds them up, and its reader is too far behind"),
-            None => "the channel is not open".to_owned(),
-        };
-        let what = unpublished(&self.backlog)?;
-        Some(format!(
-            "{what} are not published: {why}. A bridge that continues asks for them again, if it has servers"
-        ))
+        let what = self.backlog.unpublished(self.local.held().map(|(gate, _)| gate))?;
+        Some(format!("{what}. A bridge that continues asks for them again, if it has servers"))
     }
 
     /// Publishes a delivery. Returns false if the channel must be opened first, or if a gate holds the delivery up.
@@ -234,42 +228,5 @@ impl Inlet {
         }
         self.shared.life.note_session(session);
         self.local.begin_at(next)
-    }
-}
-
-/// Names the messages, the gap or the end that waits in the backlog. An earlier mistake: a gap or an end that waited without a message was
-/// not named.
-#[cold]
-fn unpublished(backlog: &Backlog) -> Option<String> {
-    let first = backlog.front()?;
-    Some(match (backlog.messages(), first) {
-        (0, Delivery::End { .. }) => "the end of the stream and what follows".to_owned(),
-        (0, Delivery::Gap { missing }) => {
-            format!("the gap of the messages {} to {} and what follows", missing.start, missing.end - 1)
-        }
-        (0, Delivery::NewSession { session, .. }) => format!("the session {session} and what follows"),
-        (messages, _) => format!("{messages} received messages"),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::proto::wire::Meta;
-
-    #[test]
-    fn all_that_waits_is_named() {
-        let session = Session::of_channel("TEST", 3).unwrap();
-        let (gap, end) = (Delivery::Gap { missing: 5..8 }, Delivery::End { session, next: 8 });
-        let message = Delivery::Message { sequence: 8, data: b"m", meta: Meta::default() };
-        let said = |all: &[&Delivery<'_>]| {
-            let mut backlog = Backlog::default();
-            all.iter().for_each(|delivery| backlog.push(delivery));
-            unpublished(&backlog)
-        };
-        assert_eq!(said(&[]), None);
-        assert_eq!(said(&[&end]).as_deref(), Some("the end of the stream and what follows"));
-        assert_eq!(said(&[&gap, &end]).as_deref(), Some("the gap of the messages 5 to 7 and what follows"));
-        assert_eq!(said(&[&gap, &message, &end]).as_deref(), Some("1 received messages"));
     }
 }

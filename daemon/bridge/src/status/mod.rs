@@ -110,6 +110,8 @@ pub struct Life {
     stranger: Mutex<Option<Session>>,
     /// The gate of the local channel because of which no message has passed for some time.
     held_by: Mutex<Option<GateName>>,
+    /// The error of the last attempt to attach to the channel; `None` unless the bridge has waited for the channel for some time.
+    away: Mutex<Option<String>>,
     /// Options that the system refused at the start, each with its reason. The bridge runs without them.
     pub refusals: Vec<String>,
     /// The way in which the bridge's thread waits, and the reason for it.
@@ -127,6 +129,7 @@ impl Life {
             beginning: AtomicU64::new(0),
             stranger: Mutex::default(),
             held_by: Mutex::default(),
+            away: Mutex::default(),
             refusals,
             waiting,
             error: Mutex::default(),
@@ -211,6 +214,20 @@ impl Life {
         let gate = (*self.held_by.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some(format!(
             "gate {gate} of the channel holds the messages up here: its reader is too far behind. Let it read, or end it"
+        ))
+    }
+
+    /// Notes the error of the last attempt to attach to the channel. `None` means that the bridge has attached.
+    pub(crate) fn note_away(&self, error: Option<String>) {
+        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    /// Returns a sentence if a bridge that sends has waited for its channel for some time.
+    pub fn away(&self) -> Option<String> {
+        let error = self.away.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        Some(format!(
+            "the channel is away, and the bridge waits for it: {error}. Start a publisher, or stop this bridge. The bridge sends a channel \
+             that is made anew from its first message"
         ))
     }
 

@@ -12,7 +12,7 @@ mod tests;
 use shmcast::{RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
 use shmcast_bridge::egress::{Attached, attach};
-use shmcast_bridge::gate::GateWait;
+use shmcast_bridge::gate::AttachWait;
 use shmcast_bridge::origins::Origins;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
@@ -81,7 +81,7 @@ pub(crate) struct Outlet {
     clock_error: u16,
     keys: KeysSeen,
     retry_ns: u64,
-    gate_wait: GateWait,
+    attach_wait: AttachWait,
     looked_ns: u64,
     shown_ns: u64,
     pulse_ns: u64,
@@ -142,7 +142,7 @@ impl Outlet {
             clock_error: UNKNOWN_ERROR,
             keys: KeysSeen::default(),
             retry_ns: 0,
-            gate_wait: GateWait::default(),
+            attach_wait: AttachWait::default(),
             looked_ns: 0,
             shown_ns: 0,
             pulse_ns: 0,
@@ -177,7 +177,7 @@ impl Outlet {
 
     /// Describes the messages that were not stored when the thread ended. Returns `None` in three cases: all messages are stored, the
     /// thread did not end by `leave`, or another bridge writes.
-    fn unsent(&self) -> Option<String> {
+    fn unsent(&mut self) -> Option<String> {
         if !self.shared.leave.load(Ordering::Relaxed) || matches!(self.writer.state(), State::Fenced(_)) {
             return None;
         }
@@ -251,10 +251,10 @@ impl Outlet {
         let _ = self.queues.0.send(order);
     }
 
-    /// The sequence after the last published message; 0 while the channel is absent.
-    fn published(&self) -> u64 {
+    /// The sequence after the last published message; 0 while the channel is absent. The messages of all its rings count.
+    fn published(&mut self) -> u64 {
         let read = if self.is_ring_over { self.cutter.due() } else { 0 };
-        self.subscriber.as_ref().map_or(read, |ring| ring.next_sequence() + ring.lag())
+        self.subscriber.as_mut().map_or(read, Subscriber::published_end)
     }
 
     fn take_reply(&mut self, reply: Reply) -> Result<(), String> {
@@ -406,7 +406,7 @@ impl Outlet {
         }
         self.shared.life.enter(Phase::Leaving);
         let since_ns = *self.end_ns.get_or_insert(now_ns);
-        let is_read = self.subscriber.as_ref().is_none_or(|subscriber| subscriber.lag() == 0);
+        let is_read = self.subscriber.as_mut().is_none_or(|ring| ring.lag() == 0 && !ring.is_between_rings());
         (is_stored && is_read)
             || !matches!(self.writer.state(), State::Run | State::Resync | State::Start)
             || now_ns.saturating_sub(since_ns) >= END_NS

@@ -6,7 +6,6 @@
 
 use shmcast::{ChannelError, History, LocateError, Start, Subscriber};
 use shmcast_bridge::egress::{Attached, attach};
-use shmcast_bridge::gate::GateWait;
 use shmcast_bridge::spec::StartAt;
 
 use super::identity::{first_of, identity_of};
@@ -22,7 +21,7 @@ impl Outlet {
 
     /// The sequence after the last published message. The subscriber's number of unread messages can be too low. So if the log has more
     /// messages than the ring seems to have, opens the channel again to get the exact sequence.
-    pub(super) fn published_for(&self, last: &Last) -> u64 {
+    pub(super) fn published_for(&mut self, last: &Last) -> u64 {
         let published = self.published();
         let Some(ring) = &self.subscriber else { return published };
         if last.head.is_none_or(|head| head.end() <= published) {
@@ -158,9 +157,9 @@ impl Outlet {
         let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
         let Attached { subscriber, parks } = match attach(&channel, choice_of(self.spec.wait).mode) {
             Ok(attached) => attached,
-            Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e),
+            Err(e) => return self.attach_wait.bear(&self.shared.life, now_ns, &e),
         };
-        self.gate_wait = GateWait::default();
+        self.attach_wait.end(&self.shared.life);
         let Carried { stream, session } = identity_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
         (self.subscriber, self.parks, self.is_new) = (Some(subscriber), parks, true);
         self.cutter.begin();

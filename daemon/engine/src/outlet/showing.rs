@@ -9,6 +9,7 @@ use crate::status::SendCounters;
 
 impl Outlet {
     pub(super) fn show(&mut self, now_ns: u64) {
+        let published = self.published();
         let (writer, link, cutter) = (&self.writer, &self.shared.link, &self.cutter);
         let counters = writer.counters();
         let [refused, silent, busy, disconnected, rival] = counters.resyncs;
@@ -17,7 +18,7 @@ impl Outlet {
         self.shared.note_shut_out(shut_out);
         self.counters = SendCounters {
             stored: writer.stored(),
-            published: self.published(),
+            published,
             behind_ms: age_ns / MILLISECOND_NS,
             in_flight: writer.in_flight() as u64,
             messages: cutter.messages,

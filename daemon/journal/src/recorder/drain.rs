@@ -101,7 +101,7 @@ impl Drain {
         let mut last = None;
         loop {
             if last.is_none() && self.shared.stop.get().is_some() {
-                last = Some(self.subscriber.next_sequence() + self.subscriber.lag() + LAG_ERROR);
+                last = Some(self.subscriber.published_end() + LAG_ERROR);
             }
             let result = self.take();
             if result.is_ok() {
@@ -109,7 +109,7 @@ impl Drain {
             }
             self.hand_over(last.is_some() || result.is_err());
             match (result?, last) {
-                (Some(0), Some(_)) => {
+                (Some(0), Some(_)) if !self.subscriber.is_between_rings() => {
                     self.note_clean();
                     return Ok(0);
                 }

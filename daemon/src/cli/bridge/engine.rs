@@ -1,6 +1,6 @@
 //! `shmcast bridge send` and `recv` with `--nats`: sends or receives a channel through servers of NATS JetStream.
 
-use super::{Alarm, Interrupted, LOOK, Stop, left_early, missed, outcome, progress};
+use super::{Alarm, Interrupted, LOOK, Stop, held, left_early, missed, outcome, progress, tell_away};
 use crate::cli::figures::{Ns, grouped, size};
 use crate::cli::say::{note, print_json};
 use crate::cli::waiting::{Waiting, rest};
@@ -52,6 +52,7 @@ pub(super) fn send(
     let (name, progress) = (&spec.channel, progress());
     let (mut missed, mut lost) = (Alarm { told: 0 }, Alarm { told: 0 });
     let (mut link, mut session, mut is_fenced, mut interrupted) = (LinkReport::default(), None, 0, None);
+    let mut is_away = false;
     while !sender.is_finished() {
         std::thread::sleep(LOOK);
         if stop.is_set() {
@@ -66,6 +67,7 @@ pub(super) fn send(
             progress.suspend(|| note!("{name}: sending session {now}"));
         }
         link.look(&progress, name, counters.is_connected == 1, sender.trouble());
+        tell_away(name, sender.life(), &progress, &mut is_away);
         if counters.is_fenced != is_fenced {
             is_fenced = counters.is_fenced;
             let what =
@@ -135,7 +137,8 @@ fn report_sent(
         }));
     }
     note!(
-        "{name}: stored {} blocks ({}) up to sequence {}, {} missed; answers p50 {}, p99 {}, max {}",
+        "{name}: sent {} messages; stored {} blocks ({}) up to sequence {}, {} missed; answers p50 {}, p99 {}, max {}",
+        grouped(counters.messages),
         grouped(counters.blocks),
         size(counters.bytes),
         counters.stored.saturating_sub(1),
@@ -230,10 +233,11 @@ fn report_received(as_json: bool, name: &str, life: &Life, counters: &ReceiveCou
         }));
     }
     note!(
-        "{name}: published {} messages up to sequence {}, {} missing; {} blocks, {} messages mended",
+        "{name}: published {} messages up to sequence {}, {} missing{}; {} blocks, {} messages mended",
         grouped(counters.messages_published),
         counters.next_sequence.saturating_sub(1),
         grouped(counters.messages_missing),
+        held(counters.messages_held),
         grouped(counters.blocks),
         grouped(counters.mended),
     );

@@ -147,6 +147,15 @@ fn tell_refusals(channel: &str, life: &Life) {
     life.refusals.iter().for_each(|refusal| note!("{channel}: {refusal}"));
 }
 
+/// Reports once that the bridge waits for its channel.
+fn tell_away(channel: &str, life: &Life, progress: &ProgressBar, is_told: &mut bool) {
+    let away = life.away();
+    if let Some(why) = away.as_ref().filter(|_| !*is_told) {
+        progress.suspend(|| note!("{channel}: {why}"));
+    }
+    *is_told = away.is_some();
+}
+
 /// Makes a progress line, which is shown only if stderr is a terminal.
 fn progress() -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is ours");
@@ -197,4 +206,9 @@ fn missed(channel: &str, too_large: u64, more: u64) -> String {
         ),
     };
     format!("{channel}: {} messages are not on this channel{hint}", grouped(more))
+}
+
+/// Returns a text about received messages that are not published. Without any, the text is empty.
+fn held(messages: u64) -> String {
+    if messages == 0 { String::new() } else { format!(", {} received and not published", grouped(messages)) }
 }

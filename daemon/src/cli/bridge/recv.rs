@@ -1,7 +1,9 @@
 //! `shmcast bridge recv`: receives a channel from another host and publishes it here under the same
 //! sequences.
 
-use super::{Alarm, Common, LOOK, Side, Stop, engine, missed, outcome, outcome_of, progress, tell_refusals};
+use super::{
+    Alarm, Common, LOOK, Side, Stop, engine, held, missed, outcome, outcome_of, progress, tell_refusals,
+};
 use crate::cli::figures::{Ns, grouped};
 use crate::cli::ring::Settings;
 use crate::cli::say::{note, print_json};
@@ -198,11 +200,6 @@ fn report(args: &Args, ingress: &Ingress) -> Result<()> {
         percentiles("receive to ring", &to_ring),
     );
     Ok(())
-}
-
-/// Returns a text about received messages that are not published. Without any, the text is empty.
-fn held(messages: u64) -> String {
-    if messages == 0 { String::new() } else { format!(", {} received and not published", grouped(messages)) }
 }
 
 /// Returns the percentiles as text. Without any measurement, the text is empty.

@@ -1,7 +1,9 @@
 //! `shmcast bridge send`: sends a local channel to other hosts.
 
 use super::capture::Capture;
-use super::{Alarm, Common, LOOK, Seldom, Side, Stop, engine, outcome, outcome_of, progress, tell_refusals};
+use super::{
+    Alarm, Common, LOOK, Seldom, Side, Stop, engine, outcome, outcome_of, progress, tell_away, tell_refusals,
+};
 use crate::cli::HostArg;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -129,7 +131,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop, capture: &mut Capture) -> Op
     let (mut missed, mut strangers, mut unproved) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
     let mut troubles = Troubles::default();
     let (mut interrupted, mut is_told, mut is_in_haste, mut role) = (None, false, false, 0);
-    let mut session = None;
+    let (mut session, mut is_away) = (None, false);
     tell_session(channel, egress, &progress, &mut session);
     while !egress.is_finished() {
         std::thread::sleep(LOOK);
@@ -143,6 +145,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop, capture: &mut Capture) -> Op
             }
         }
         tell_session(channel, egress, &progress, &mut session);
+        tell_away(channel, egress.life(), &progress, &mut is_away);
         let counters = egress.counters();
         if is_in_haste && counters.ends >= LEAST_ENDS {
             egress.stop();

@@ -159,6 +159,8 @@ pub(super) struct ConfiguredBridge {
     /// The reason why the bridge waits or has failed.
     pub(super) why: Option<String>,
     pub(super) session: Option<Session>,
+    /// Whether it was reported that the bridge waits for its channel.
+    is_away: bool,
     pub(super) started: Instant,
     pub(super) try_at: Instant,
     pauses: Pauses,
@@ -297,20 +299,22 @@ impl Endpoint {
     /// Does the same as [`into_stopped`](Self::into_stopped). `has_ended` says whether the endpoint had ended by itself before it was told to
     /// stop.
     fn into_stopped_after(self, name: &str, has_ended: bool) -> Option<Stopped> {
-        match self {
-            Self::Send(egress) => Some(egress.into_stopped()),
-            // The log of the engine, or the ring of the received channel, shows the next endpoint where to continue.
-            Self::Receive(mut ingress) => {
-                // The error of an endpoint that ended by itself was reported when it ended.
-                if !has_ended {
-                    ingress.stop();
-                    ingress.join();
-                    ingress.life().error().iter().for_each(|why| tracing::warn!(bridge = name, "{why}"));
-                }
-                None
+        // The error of an endpoint that ended by itself was reported when it ended.
+        let stop = |end: &mut RunningEnd| {
+            if !has_ended {
+                end.stop();
+                end.join();
+                end.life().error().iter().for_each(|why| tracing::warn!(bridge = name, "{why}"));
             }
-            Self::EngineSend(_) | Self::EngineReceive(_) => None,
+        };
+        match self {
+            Self::Send(egress) => return Some(egress.into_stopped()),
+            // The log of the engine, or the ring of the received channel, shows the next endpoint where to continue.
+            Self::Receive(mut ingress) => stop(&mut ingress),
+            Self::EngineReceive(mut receiver) => stop(&mut receiver),
+            Self::EngineSend(_) => {}
         }
+        None
     }
 
     /// Tells the endpoint to end in an orderly way: it sends the remaining messages, serves repairs for a while, and stops. Its session
@@ -344,6 +348,7 @@ impl ConfiguredBridge {
             after,
             why: is_promoted.then(|| PROMOTED.to_owned()),
             session: None,
+            is_away: false,
             started: now,
             try_at: now,
             pauses: Pauses::default(),
@@ -372,6 +377,13 @@ impl ConfiguredBridge {
             }
             None => Vec::new(),
         }
+    }
+
+    /// If the bridge has begun to wait for its channel, says so once.
+    pub(super) fn away_news(&mut self) -> Option<String> {
+        let away = self.endpoint.as_ref().and_then(|endpoint| endpoint.life().away());
+        let was_away = std::mem::replace(&mut self.is_away, away.is_some());
+        away.filter(|_| !was_away)
     }
 
     pub(super) fn fail(&mut self, why: String) {
@@ -415,10 +427,11 @@ impl ConfiguredBridge {
             Endpoint::EngineReceive(receiver) => Counted::EngineReceive(Box::new(receiver.counters())),
         });
         let trouble = match self.endpoint.as_ref().filter(|_| self.state == State::Running) {
-            Some(Endpoint::EngineSend(sender)) => sender.trouble(),
+            Some(Endpoint::EngineSend(sender)) => sender.trouble().or_else(|| sender.life().away()),
             Some(Endpoint::EngineReceive(receiver)) => receiver.trouble(),
             Some(Endpoint::Receive(ingress)) => ingress.trouble(),
-            Some(Endpoint::Send(_)) | None => None,
+            Some(Endpoint::Send(egress)) => egress.life().away(),
+            None => None,
         };
         BridgeFigures {
             spec: self.spec.clone(),

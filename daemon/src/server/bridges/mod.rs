@@ -396,7 +396,8 @@ impl Work {
 
     /// Reports the counters of a bridge that have grown.
     fn tell_news(&self, name: &str, bridge: &mut ConfiguredBridge) {
-        for (event, what) in bridge.news() {
+        let away = bridge.away_news().map(|why| ("bridge-channel-away", why));
+        for (event, what) in bridge.news().into_iter().chain(away) {
             let channel = Some(bridge.spec.channel.as_str());
             self.events.tell(event, channel, None, None, &format!("{name:?}: {what}"));
         }
