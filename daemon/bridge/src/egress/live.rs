@@ -182,7 +182,6 @@ impl Live {
             self.renew_lines();
             self.outlet.show();
             self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
-            self.outlet.note_first(self.origins.contains(self.outlet.sender.session()));
             // Only an active egress sends pulses. If two standby egresses sent pulses, each would take the other for the active one, and
             // neither would ever take over.
             let serves = matches!(self.leaving, Some(Leaving::Serves { .. }));

@@ -74,7 +74,7 @@ pub(super) struct NativeState {
     keys: Arc<Keys>,
     seen: KeysSeen,
     moment: Option<Moment>,
-    /// The fields of a pulse that rarely change: the ring's identity, the session's first sequence, and the claim, rank and role of this egress. A pulse is a packet that
+    /// The fields of a pulse that rarely change: the ring's identity, and the claim, rank and role of this egress. A pulse is a packet that
     /// reports the sender's state.
     state: Pulse,
 }
@@ -87,11 +87,6 @@ impl NativeState {
     /// Notes the stream that is sent.
     pub(super) fn set_stream(&mut self, stream: StreamId) {
         self.state.stream = stream.to_bytes();
-    }
-
-    /// Notes the first sequence of the session; 0 if it is not known.
-    pub(super) fn note_first(&mut self, first: u64) {
-        self.state.term_first = first;
     }
 
     /// Notes the claim, rank and role of this egress.

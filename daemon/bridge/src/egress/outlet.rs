@@ -266,12 +266,6 @@ impl Outlet {
         }
     }
 
-    /// Notes whether the session began on this host. If so, pulses name its first sequence. A relay does not know this sequence.
-    pub(super) fn note_first(&mut self, is_ours: bool) {
-        let first = if is_ours { self.shared.begin.load(Ordering::Acquire) } else { 0 };
-        self.native.iter_mut().for_each(|native| native.note_first(first));
-    }
-
     /// Notes the ring whose messages are sent from now on.
     pub(super) fn note_ring(&mut self, subscriber: &Subscriber) {
         if let Some(native) = &mut self.native {
@@ -371,7 +365,6 @@ impl Outlet {
     fn begin_in(&mut self, ring: Option<[u64; 2]>, session: Session, begin: u64, next: u64) {
         self.counters.sessions += u64::from(session != self.sender.session());
         self.renew(session, next);
-        self.note_first(false);
         self.shared.note_begin(ring, session, begin, next);
         self.shared.next.store(next, Ordering::Release);
         self.shared.note_sent(next);

@@ -79,7 +79,6 @@ fn handle_control(
 ) {
     match (ControlDatagram::parse(datagram), lease) {
         (Ok(ControlDatagram::Gone { session, first, oldest }), _) => {
-            inlet.local.first = receiver.session_first();
             receiver
                 .handle_gone(now_ns, server, (session, first, oldest), &mut |delivery| inlet.take(delivery));
         }

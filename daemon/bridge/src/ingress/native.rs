@@ -61,7 +61,6 @@ impl NativeReceiving {
         }
         match self.codec.open(now_ns, datagram) {
             Ok(opened) => {
-                inlet.local.first = receiver.session_first();
                 receiver.handle_datagram(now_ns, origin, opened, &mut |delivery| inlet.take(delivery))
             }
             Err(Unopened::Malformed(reason)) => receiver.count_malformed(reason),

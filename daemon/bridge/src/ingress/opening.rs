@@ -90,17 +90,13 @@ pub(super) fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Resu
 }
 
 /// Returns a warning if the channel already has sequences but names no session, and the spec does not say where to begin. The receiver then
-/// continues behind the channel's last message if the feed has come that far. Otherwise it begins with the first packet that arrives. An
-/// earlier mistake: there was no warning.
+/// begins with the first packet that arrives, and requests no earlier messages. An earlier mistake: there was no warning.
 pub(super) fn not_resumed(publisher: &Publisher, from: Option<u64>) -> Option<String> {
-    let next = publisher.next_sequence();
-    let is_unknown = publisher.remote_session().is_none() && next > 1;
+    let is_unknown = publisher.remote_session().is_none() && publisher.next_sequence() > 1;
     (is_unknown && from.is_none()).then(|| {
-        format!(
-            "MESSAGES MAY BE MISSING HERE: the channel has a past and names no session, as after the loss of its memory. If the feed is \
-             behind message {next} by now, this bridge asks its servers for the messages from there on. Otherwise the channel begins anew with \
-             the first message that arrives; with from = 1 this bridge asks for all messages"
-        )
+        "MESSAGES ARE MISSING HERE: the channel has a past and names no session, as after the loss of its memory. This bridge begins with the \
+         first message that arrives, and asks no server for earlier messages; with from = 1 it asks for all of them"
+            .to_owned()
     })
 }
 
@@ -127,7 +123,6 @@ pub(super) fn receiver_config(
     let join = match (resumed.filter(is_followed), receive.from) {
         (Some(session), _) => Join::Resume { session, next },
         (None, Some(from)) => Join::From(from),
-        (None, None) if resumed.is_none() && next > 1 => Join::Behind(next),
         (None, None) => Join::FirstSeen,
     };
     let unicast_lines = if receive.unicast { receive.servers.len() } else { 0 };
@@ -166,7 +161,7 @@ mod tests {
         let open = || Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open().unwrap();
         assert_eq!(not_resumed(&open(), None), None, "a new channel has lost nothing");
         open().publish(b"m").unwrap();
-        assert!(not_resumed(&open(), None).unwrap().starts_with("MESSAGES MAY BE MISSING HERE"));
+        assert!(not_resumed(&open(), None).unwrap().starts_with("MESSAGES ARE MISSING HERE"));
         assert_eq!(not_resumed(&open(), Some(1)), None, "all messages are asked for");
         open().session(*b"TEST000001").unwrap();
         assert_eq!(not_resumed(&open(), None), None, "the session is continued");

@@ -265,7 +265,6 @@ impl Receiving {
     fn act(&mut self, now_ns: u64) {
         if self.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) {
             let inlet = &mut self.inlet;
-            inlet.local.first = self.receiver.session_first();
             self.receiver.handle_timeout(now_ns, &mut |delivery| inlet.take(delivery));
         }
         self.ask_all(now_ns);

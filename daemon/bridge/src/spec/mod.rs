@@ -215,8 +215,7 @@ pub struct ReceiveSpec {
     /// might only be late.
     pub hold_us: u64,
     /// The sequence to begin with if there is no session to resume. If messages from this sequence on were sent before the bridge started,
-    /// the bridge requests them. `None` means the first message that the bridge receives, or the message after the channel's last one if the
-    /// channel has lost its memory and the feed is not before this message.
+    /// the bridge requests them. `None` means the first message that the bridge receives.
     pub from: Option<u64>,
     /// The sources from which packets are accepted on the lines, such as `10.0.0.1` or `10.1.0.0/16`. If the list is empty, a line accepts
     /// only the packets of the first source that sends on it, until that source falls silent.

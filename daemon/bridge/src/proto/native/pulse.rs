@@ -35,8 +35,7 @@ pub struct Pulse {
     pub has_ended: bool,
     /// The identity of the stream. It is the same in all sessions of the stream.
     pub stream: [u8; 16],
-    /// The first sequence of the session, as far as the sender knows; 0 if it is not known. Earlier sequences belong to no message of the
-    /// session.
+    /// The first sequence of the session.
     pub term_first: u64,
     /// The number of the last packet that the hash `seals` covers; 0 if there is no hash.
     pub covered: u64,

@@ -65,10 +65,6 @@ pub enum Join {
     /// The receiver starts at this sequence of the first session, and requests messages that were sent before the receiver joined. 1 is the
     /// session's first sequence.
     From(u64),
-    /// The receiver does not know its session, but has messages up to the sequence before this one. If the first packet of the first session
-    /// has this sequence or a later one, the receiver starts at this sequence. Otherwise it starts at the first sequence that arrives,
-    /// because the session's sequences began again.
-    Behind(u64),
     /// The receiver starts where an earlier receiver stopped.
     Resume {
         /// The session that the earlier receiver followed.
@@ -154,13 +150,6 @@ impl Rivals {
 }
 
 impl Receiver {
-    /// Returns the followed session and its first sequence, if its sender has said so.
-    #[inline]
-    pub(crate) fn session_first(&self) -> Option<(Session, u64)> {
-        let first = self.pulse.as_ref()?.term_first;
-        self.session.map(|session| (session, first))
-    }
-
     // Decides about a packet of a session that the receiver does not follow. Returns whether the receiver now follows this session.
     pub(super) fn follow(
         &mut self,
@@ -245,7 +234,6 @@ impl Receiver {
         self.next = match (previous, self.config.join) {
             (None, Join::FirstSeen) => heard,
             (None, Join::From(sequence)) => sequence.max(1),
-            (None, Join::Behind(next)) => next.min(heard),
             _ => 1,
         };
         self.session = Some(session);

@@ -139,13 +139,6 @@ fn late_joiner_starts_where_it_was_told() {
     assert_eq!(rig.requests(50 * US), [(4, 5)]);
     let mut rig = Rig::new(ReceiverConfig { join: Join::From(4), ..config() });
     assert_eq!(rig.put(0, LINE, &packet(session(1), 2, 4)), ["+1@4", "4", "5"]);
-    let behind = Join::Behind(7);
-    let mut rig = Rig::new(ReceiverConfig { join: behind, ..config() });
-    assert_eq!(rig.put(0, LINE, &packet(session(1), 9, 1)), ["+1@7"]);
-    rig.wait(50 * US);
-    assert_eq!(rig.requests(50 * US), [(7, 2)]);
-    let mut rig = Rig::new(ReceiverConfig { join: behind, ..config() });
-    assert_eq!(rig.put(0, LINE, &packet(session(1), 4, 1)), ["+1@4", "4"], "its sequences began again");
     let resume = Join::Resume { session: session(3), next: 7 };
     let mut rig = Rig::new(ReceiverConfig { join: resume, ..config() });
     assert_eq!(rig.put(0, LINE, &packet(session(3), 6, 2)), ["7"], "the same session goes on unannounced");
