@@ -5,6 +5,7 @@ use shmcast::ChannelError;
 use shmcast::control::RefusalCode;
 
 use crate::proto::SECOND_NS;
+use crate::spec::BridgeSpec;
 use crate::status::Life;
 
 /// The bridge gives up once an error has lasted for this time, in nanoseconds. Until then, the next publisher might create the gate, or the
@@ -23,19 +24,25 @@ pub fn is_gate_refused(error: &ChannelError) -> bool {
 /// Measures how long a bridge has tried in vain to attach again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttachWait {
-    /// The time of the first attempt that failed, and whether the bridge then waited for the channel.
+    /// The time of the first attempt that failed, and whether the bridge waits after its error without limit.
     since: Option<(u64, bool)>,
 }
 
 impl AttachWait {
-    /// Notes that an attempt to attach has failed. For a channel that does not exist, and for a daemon that does not answer, the bridge can
-    /// wait without limit. After two seconds, `life` says for what the bridge waits.
+    /// Notes that an attempt to attach has failed. Only a refusal of the bridge's gate ends the bridge. After any other error the bridge
+    /// waits without limit, and after two seconds `life` gives the error: the channel does not exist, the daemon does not answer, or this
+    /// user is not allowed to read the channel.
     ///
     /// # Errors
-    /// The error of the attempt, once another error has lasted for two seconds: the gate is refused, or this user may no longer read the
-    /// channel. The bridge's owner then reports the error. A daemon restarts the bridge.
-    pub fn bear(&mut self, life: &Life, now_ns: u64, error: &ChannelError) -> Result<(), String> {
-        let waits = error.is_unknown_channel() || error.is_passing();
+    /// The refusal, once the gate has been refused for two seconds. The bridge's owner then reports the error. A daemon restarts the bridge.
+    pub fn bear(
+        &mut self,
+        spec: &BridgeSpec,
+        life: &Life,
+        now_ns: u64,
+        error: &ChannelError,
+    ) -> Result<(), String> {
+        let waits = !is_gate_refused(error) || spec.gate().is_none();
         let since_ns =
             self.since.filter(|(_, waited)| *waited == waits).map_or(now_ns, |(since_ns, _)| since_ns);
         self.since = Some((since_ns, waits));
@@ -58,12 +65,16 @@ impl AttachWait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::WaitMode;
+    use crate::spec::{SendSpec, WaitMode};
     use crate::waiting::Choice;
     use shmcast::{GateError, Subscriber};
 
     #[test]
-    fn an_error_that_stays_is_told_and_a_channel_that_is_away_is_waited_for() {
+    fn a_gate_that_stays_refused_ends_the_bridge_and_any_other_error_is_told() {
+        let send = |gate: Option<&str>| {
+            let gate = gate.map(str::to_owned);
+            BridgeSpec { send: Some(SendSpec { gate, ..SendSpec::default() }), ..BridgeSpec::new("t") }
+        };
         let life = Life::new(Vec::new(), Choice::of(WaitMode::Block).shown);
         let taken = || {
             let (name, gate, why) = ("t".to_owned(), "wan".to_owned(), GateError::Taken { pid: 7 });
@@ -71,22 +82,22 @@ mod tests {
         };
         let nowhere = tempfile::tempdir().unwrap();
         let gone = Subscriber::builder("t").dir(nowhere.path()).open().unwrap_err();
-        assert!(gone.is_unknown_channel());
-        // An earlier mistake: only the refusal of a gate was told, and a bridge that may no longer read its channel was silent for ever.
-        for error in [taken(), ChannelError::NoBoard { name: "t".to_owned() }] {
-            let mut wait = AttachWait::default();
-            assert_eq!(wait.bear(&life, 5, &error), Ok(()));
-            assert_eq!(wait.bear(&life, PATIENCE_NS, &gone), Ok(()));
-            assert_eq!(wait.bear(&life, PATIENCE_NS + 5, &error), Ok(()), "the wait begins again");
-            assert_eq!(wait.bear(&life, 2 * PATIENCE_NS + 4, &error), Ok(()));
-            assert_eq!(wait.bear(&life, 2 * PATIENCE_NS + 5, &error), Err(error.to_string()));
-        }
+        let gated = send(Some("wan"));
         let mut wait = AttachWait::default();
-        assert_eq!((wait.bear(&life, 5, &gone), life.away()), (Ok(()), None));
-        assert_eq!(wait.bear(&life, 100 * PATIENCE_NS, &gone), Ok(()));
-        let told = life.away().unwrap();
-        assert!(told.contains("the bridge waits for it") && told.contains(&gone.to_string()), "{told}");
-        wait.end(&life);
-        assert_eq!(life.away(), None);
+        assert_eq!(wait.bear(&gated, &life, 5, &taken()), Ok(()));
+        assert_eq!(wait.bear(&gated, &life, PATIENCE_NS, &gone), Ok(()));
+        assert_eq!(wait.bear(&gated, &life, PATIENCE_NS + 5, &taken()), Ok(()), "the wait begins again");
+        assert_eq!(wait.bear(&gated, &life, 2 * PATIENCE_NS + 4, &taken()), Ok(()));
+        assert_eq!(wait.bear(&gated, &life, 2 * PATIENCE_NS + 5, &taken()), Err(taken().to_string()));
+        // An earlier mistake: a bridge that may no longer read its channel waited and told nobody.
+        for (spec, error) in [(gated, gone), (send(None), ChannelError::NoBoard { name: "t".to_owned() })] {
+            let mut wait = AttachWait::default();
+            assert_eq!((wait.bear(&spec, &life, 5, &error), life.away()), (Ok(()), None));
+            assert_eq!(wait.bear(&spec, &life, 100 * PATIENCE_NS, &error), Ok(()));
+            let told = life.away().unwrap();
+            assert!(told.contains("the bridge waits for it") && told.contains(&error.to_string()), "{told}");
+            wait.end(&life);
+            assert_eq!(life.away(), None);
+        }
     }
 }

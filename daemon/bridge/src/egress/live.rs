@@ -262,7 +262,10 @@ impl Live {
         let Attached { subscriber, parks } = match attach(&channel, self.spec.wait) {
             Ok(attached) => attached,
             Err(e) => {
-                return self.attach_wait.bear(&self.outlet.shared.life, now_ns, &e).map(|()| false);
+                return self
+                    .attach_wait
+                    .bear(&self.spec, &self.outlet.shared.life, now_ns, &e)
+                    .map(|()| false);
             }
         };
         self.attach_wait.end(&self.outlet.shared.life);

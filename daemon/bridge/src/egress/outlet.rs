@@ -342,13 +342,13 @@ impl Outlet {
         self.end.is_over(subscriber) && now != self.closed
     }
 
-    /// Begins `session` with another ring. The session's first message is the ring's first message, even if the ring has overwritten it:
-    /// the journal might still have this message.
+    /// Begins `session` with another ring. The session's first message is the first message since the channel was made anew, even if it lies
+    /// in an earlier ring or is overwritten: the journal might still have this message.
     #[cold]
     pub(super) fn begin_ring(&mut self, subscriber: &Subscriber, session: Session) {
         let begin = match fault!("a_session_begins_with_its_bridge") {
             true => subscriber.next_sequence(),
-            false => subscriber.first_sequence(),
+            false => subscriber.first_since_restart(),
         };
         (self.gap_end, self.closed) = (0, None);
         self.shared.begin_change();

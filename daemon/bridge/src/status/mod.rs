@@ -226,7 +226,7 @@ impl Life {
     pub fn away(&self) -> Option<String> {
         let error = self.away.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         Some(format!(
-            "the channel is away, and the bridge waits for it: {error}. Start a publisher, or stop this bridge. The bridge sends a channel \
+            "the channel cannot be opened, and the bridge waits for it: {error}. Start a publisher, or stop this bridge. The bridge sends a channel \
              that is made anew from its first message"
         ))
     }

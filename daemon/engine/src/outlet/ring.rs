@@ -157,7 +157,7 @@ impl Outlet {
         let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
         let Attached { subscriber, parks } = match attach(&channel, choice_of(self.spec.wait).mode) {
             Ok(attached) => attached,
-            Err(e) => return self.attach_wait.bear(&self.shared.life, now_ns, &e),
+            Err(e) => return self.attach_wait.bear(&self.spec, &self.shared.life, now_ns, &e),
         };
         self.attach_wait.end(&self.shared.life);
         let Carried { stream, session } = identity_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
