@@ -93,9 +93,8 @@ impl Streams {
         failed.map_or(Ok(()), Err)
     }
 
-    /// The number of the first file of a new stream in this directory. This number is above the numbers of all files in the directory that
-    /// are in the folder of their own stream. So the stream that began last has the highest number, even if the wall clock was set back
-    /// meanwhile.
+    /// The number of the first file of a new stream in this directory. This number is above all numbers in names of files in the folders of
+    /// the directory's streams. So the stream that began last has the highest number, even if the wall clock was set back meanwhile.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -222,9 +221,10 @@ impl Journal {
         self.files().last().map_or(self.unread, |file| file.header.file)
     }
 
-    /// The highest number that a file of the stream has or might have; 0 if there is no file.
+    /// The highest number in the name of a file in the folder, whatever the file contains; 0 if there is no file.
     fn highest_number(&self) -> u64 {
-        self.newest_number().max(self.unread)
+        let problems = self.problems().iter().filter_map(|problem| parse_file_name(&problem.name)).max();
+        self.newest_number().max(problems.unwrap_or(0))
     }
 
     /// The wall clock when the last file was begun; 0 if there is no file.
@@ -330,8 +330,8 @@ mod tests {
         let of_new = folder_of(&path, new).join(file_name(2, 1));
         std::fs::copy(&of_new, folder_of(&path, old).join(file_name(99, 1))).unwrap();
         assert_eq!(newest(), Some(new));
-        // No number of a file that the new stream could have is given twice, and a stray file has none.
-        assert_eq!(Streams::open(&path).unwrap().first_number(), 3);
+        // A new stream gets a higher number than all files, so that older releases, which go by the names, find it.
+        assert_eq!(Streams::open(&path).unwrap().first_number(), 100);
         // A file whose header is damaged counts by its name, if there is no other.
         std::fs::write(&of_new, [1; 8192]).unwrap();
         assert_eq!(newest(), Some(new));

@@ -373,6 +373,7 @@ fn a_file_that_cannot_be_read_is_told_by_every_verb() {
         let place = |what: &str| host.dir.path().join(format!("{name}-{what}")).display().to_string();
         for verb in [
             format!("journal dump {shown} --framing none"),
+            format!("journal dump {shown} --framing none --from @1"),
             format!("journal cut {shown} {}", place("cut")),
             format!("journal join {} {shown}", place("joined")),
             format!("journal export {shown} {}", place("pcap")),
@@ -383,6 +384,17 @@ fn a_file_that_cannot_be_read_is_told_by_every_verb() {
             let note = format!("{} is not used", damaged.file_name().unwrap().to_str().unwrap());
             assert!(output.status.code() == Some(3) && said.contains(&note), "{verb}: {said}");
         }
+        // A whole copy has what the damaged file lacks.
+        let whole = host.dir.path().join(format!("{name}-whole"));
+        assert!(
+            host.run(&format!("record ticks --to {} --set file=1MiB --until-end", whole.display()))
+                .status
+                .success()
+        );
+        let output = host.run(&format!("journal join {} {shown} {}", place("mended"), whole.display()));
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let few = host.run(&format!("journal dump {shown} --count 5 --framing none"));
+        assert_eq!(few.status.code(), Some(if is_last { 0 } else { 3 }), "{}", text(&few.stderr));
         // A part that is in the other files lacks nothing.
         let part = host.run(&format!("journal dump {shown} --from 9000 --to 9001 --framing lines"));
         assert_eq!(part.status.code(), Some(0), "{}", text(&part.stderr));

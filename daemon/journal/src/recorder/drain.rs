@@ -307,7 +307,10 @@ fn note(packer: &mut Packer, event: &Event<'_>, is_first: bool) -> (u64, u64) {
         Event::Gap { from, to } if from >= packer.due() => {
             let overrun = packer.loss(from - 1, Cause::Overrun);
             packer.control(JournalControl::Ring(ControlRecord::Gap { from, to }));
-            return (overrun, to + 1 - from);
+            // Two gaps are no loss: one before the first message that this host asked for, and the jump of a promotion or of a replayed
+            // reserve.
+            let is_loss = from > 1 && to - from < RESERVE / 2;
+            return (overrun, if is_loss { to + 1 - from } else { 0 });
         }
         Event::NewEpoch { epoch } if epoch > packer.epoch() => {
             packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }))

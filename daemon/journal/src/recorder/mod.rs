@@ -46,7 +46,8 @@ pub struct Progress {
     pub overrun: u64,
     /// The number of sequences that were missing between the journal and the ring when the recording began.
     pub missing: u64,
-    /// The number of sequences in gaps of the ring since the start. Their messages never reached this host.
+    /// The number of sequences in gaps of the ring since the start. Their messages never reached this host. A gap before the first message, and
+    /// the jump of a promotion, do not count.
     pub gaps: u64,
     /// Bytes written to files.
     pub bytes: u64,

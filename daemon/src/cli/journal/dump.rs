@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         out.end_message()?;
     }
     out.flush()?;
-    let lacks_files = left > 0 && part.lacks_files(part.due());
+    let lacks_files = if left > 0 { part.lacks_files(part.due()) } else { part.lacks_beginning() };
     Ok(if lacking.is_any() || lacks_files { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 

@@ -39,10 +39,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     args.out.write(|unfinished| join(args, &mut sources, unfinished, &stop))
 }
 
-/// A part, and the first sequence of its files.
+/// A part, and what its files contain.
 struct Source<'a> {
     dir: &'a Path,
+    /// The first sequence of the part.
     first: u64,
+    /// The first sequence of the part's last complete file; 0 if no file is complete.
+    complete: u64,
     part: Part,
 }
 
@@ -63,7 +66,9 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
             );
         }
         let first = file.header.sequence;
-        sources.push(Source { dir, first, part: Part::of(journal, first)? });
+        let complete = journal.files().iter().rfind(|file| file.trailer.is_some());
+        let complete = complete.map_or(0, |file| file.header.sequence);
+        sources.push(Source { dir, first, complete, part: Part::of(journal, first)? });
     }
     Ok(sources)
 }
@@ -142,9 +147,17 @@ fn join(args: &Args, sources: &mut [Source<'_>], to: &Path, stop: &Stop) -> Resu
     joining.write_loss()?;
     let mut sums = joining.sums;
     sums.next = due;
-    sums.lacks_files = sources.iter().any(|source| source.part.lacks_files(due));
+    sums.lacks_files = lacks_files(sources, sums.first, due);
     sums.bytes = joining.cut.finish()?;
     Ok(sums)
+}
+
+/// Whether a file that cannot be read might have messages that no other part has: messages before the sequence `first`, or from the sequence
+/// `due` on. A complete copy of the file in another part has them all.
+fn lacks_files(sources: &[Source<'_>], first: u64, due: u64) -> bool {
+    let complete = sources.iter().map(|source| source.complete).max().unwrap_or(0);
+    let mut unread = sources.iter().flat_map(|source| source.part.unread());
+    unread.any(|file| file.start < first || file.contains(&due) && file.start > complete)
 }
 
 impl Joining<'_> {

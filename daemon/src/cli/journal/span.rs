@@ -124,7 +124,8 @@ impl Span {
         let (reader, too_old) = match self.from {
             Some(Place::Time(time)) => {
                 let reader = journal.read_since(nanos(time))?;
-                wanted_first = reader.due();
+                // A file that ends right before this sequence might have messages of this time, too.
+                wanted_first = reader.due().saturating_sub(1);
                 (reader, 0)
             }
             Some(Place::Sequence(wanted)) => {
@@ -197,14 +198,21 @@ impl Part {
         self.reader.due().min(self.end)
     }
 
-    /// Whether a file that cannot be read might have messages before the part's first sequence, or from the sequence `due` on, at which the part
-    /// ended. The reader reports losses between these two.
+    /// Whether a file that cannot be read might have messages before the part's first sequence, or from the sequence `due` on, at which the
+    /// part ended. The reader reports losses between these two.
     pub(in crate::cli) fn lacks_files(&self, due: u64) -> bool {
+        self.lacks_beginning() || self.unread.iter().any(|file| file.contains(&due) && due < self.end)
+    }
+
+    /// Whether a file that cannot be read might have messages before the part's first sequence.
+    pub(super) fn lacks_beginning(&self) -> bool {
         let (wanted, first) = self.begin;
-        let is_lacking = |file: &Range<u64>| {
-            file.start < first && file.end > wanted || file.contains(&due) && due < self.end
-        };
-        self.unread.iter().any(is_lacking)
+        self.unread.iter().any(|file| file.start < first && file.end > wanted)
+    }
+
+    /// The sequences of files that cannot be read.
+    pub(super) fn unread(&self) -> &[Range<u64>] {
+        &self.unread
     }
 
     /// Finds the end of a part whose end was given as a time. `sequence` is the first message after this time, and the reader has just
