@@ -117,7 +117,7 @@ enum Question {
         #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
         sustained: Duration,
     },
-    /// Every question; with --quick, a check that every transport delivers
+    /// Ask all questions except bindings and journal; with --quick, only check delivery
     All {
         /// Directory for the answers, one JSON file each; histograms/ is written there too
         #[arg(value_name = "DIR")]

@@ -23,8 +23,8 @@ pub struct ReaderPage {
 }
 
 impl ReaderPage {
-    /// Makes the page of a subscriber in the empty `file`. The subscriber is process `pid`, and reads the segment `uuid` from `start` on in
-    /// the role `role`.
+    /// Makes the page of a subscriber in the empty `file`. The subscriber is process `pid` and has the role `role`. The subscriber reads the
+    /// segment `uuid`, beginning at `start`.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file cannot be sized or mapped.

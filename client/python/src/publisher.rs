@@ -182,7 +182,8 @@ impl<'py> Lent<'py> {
     }
 }
 
-/// Refuses a buffer with pointers to Python objects. In a format, the names of fields stand between colons.
+/// Refuses a buffer whose items contain pointers, for example to Python objects. The buffer's `format` shows this. Names of fields stand
+/// between colons in the format, and can contain the same letters, so this function skips the names.
 fn refuse_objects(format: &str) -> PyResult<()> {
     if format.split(':').step_by(2).any(|types| types.contains(['O', 'P', '&'])) {
         return Err(PyTypeError::new_err(format!(

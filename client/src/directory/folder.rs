@@ -1,7 +1,7 @@
-//! An open directory. Names are resolved in it, and no link is followed.
+//! An open directory. Its methods resolve a name in the open directory, and do not follow a link that has this name.
 //!
-//! Every call with a path resolves the path again. A user who can write to a directory on the path can put a link into it between two
-//! calls. A descriptor, however, always means the directory that was checked.
+//! Paths would not be safe in place of an open directory. The system resolves a path again in each call. So a user who can write to a
+//! directory on the path can put a link there between two calls. A descriptor, however, always means the directory that was opened.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};

@@ -226,10 +226,12 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
     }
 }
 
-/// Returns the time at which the first of `files` was complete: the beginning of the next file, or `last_ns` for the last file.
+/// Returns the time at which the first of `files` was complete. This is the time at which the second file began, or `last_ns` if there is no
+/// second file.
 ///
-/// If the clock was set back, a file can have begun later than the present time `wall_ns`. Such a time is ignored, and the time of the next
-/// file is used. The result is never earlier than the beginning of the first file, unless that time is ignored.
+/// If the clock was set back, these times can be later than the present time `wall_ns`. A later time is ignored: the beginning of the next
+/// file is tried, then of the file after that, and so on, and `last_ns` at the end. If no time is left, the result is `wall_ns`. The result
+/// is at least the beginning of the first file, if that beginning is not later than `wall_ns`.
 fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     let has_been = |ns: &u64| *ns <= wall_ns;
     let later = files.iter().skip(1).map(|file| file.header.wall_ns).chain(last_ns);

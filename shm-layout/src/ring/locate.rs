@@ -27,8 +27,8 @@ const ATTEMPTS: usize = 1;
 /// records than this.
 pub(crate) const TAIL_STEPS: u64 = 4 * lazy::EVERY;
 
-/// The limit for the advance of the lazy line (the writer's count of messages) during a check. If the advance is less than this, the low
-/// half of a sequence cannot have repeated. Otherwise the check does not count.
+/// A search reads the lazy line (the writer's count of messages), then an index entry, and then the lazy line again. If the line advanced by
+/// less than this limit in between, the low half of a sequence cannot have repeated. Otherwise the search starts again.
 const LOW_HALF: u64 = 1 << 31;
 
 /// A record boundary and the sequence that is due there.

@@ -68,7 +68,8 @@ pub struct ReaderCounters {
     pub unopened: u64,
     /// Sequences that had arrived before in another block.
     pub repeated: u64,
-    /// Blocks whose stored CRC of the previous block differs from the CRC of the block before them in the log.
+    /// Blocks that break the chain. Each block stores a CRC for the block before it. In a block counted here, the stored CRC differs from the
+    /// real CRC of the block before.
     pub chain_breaks: u64,
     /// The number of times that the reader searched the log for the block that it needs next.
     pub searches: u64,

@@ -190,7 +190,7 @@ impl Reader {
         &self.counters
     }
 
-    /// The number of bytes that have arrived of the message that is due.
+    /// The number of bytes of the due message that have arrived so far.
     pub fn bytes_due(&self) -> u32 {
         if self.next == Some(self.parts.sequence) { self.parts.bytes.len() as u32 } else { 0 }
     }

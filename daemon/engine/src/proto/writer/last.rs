@@ -125,13 +125,13 @@ impl Writer {
 
     /// Handles a log whose last block belongs to another stream.
     ///
-    /// The result depends on the sessions:
+    /// The result depends on the sessions. A session gets its number from its host's clock, so the session is too early if the clock was slow.
     ///
     /// - If this stream's session is later, this stream begins in the log after the other stream.
-    /// - If this stream's session is not later, but the log never had this stream, the writer waits until the other stream's writer is
-    ///   silent. Then this stream gets a later session than the other stream's, and begins after it. So readers follow this stream, even if
-    ///   this host's clock was wrong.
-    /// - In all other cases the writer refuses.
+    /// - If this stream's session is not later, but it was made on this host and the log never had this stream, this host's clock was
+    ///   probably slow. The writer waits until the other stream's writer is silent. Then the writer makes this stream's session later than
+    ///   the other stream's session, and this stream begins after the other stream. So readers follow this stream.
+    /// - In all other cases the writer refuses, also if the other stream's writer is heard during the wait.
     fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
         let (ours, theirs) = (self.config.session, head.session);
         let refusal = Refusal::OtherStream { theirs, ours };
