@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the Debian package and prints its path. Manuals and completions in it are written by the very command in it.
-# Needs `cargo install cargo-deb`. $SHMCAST_PACKAGED may name a directory with programs that are built already.
+# Needs `cargo install cargo-deb`. $SHMCAST_PACKAGED may name a directory with programs that are built already. Their package is compressed less,
+# because it is for tests.
 set -eu
 cd "$(dirname "$0")/../.."
 built=${CARGO_TARGET_DIR:-target}/dist
@@ -21,4 +22,4 @@ for program in shmcast shmcastd; do
         "$built/shmcast" completions "$shell" "$program" >"$made/$program.$shell"
     done
 done
-cargo deb -p shmcast-daemon --profile dist --no-build --locked
+cargo deb -p shmcast-daemon --profile dist --no-build --locked ${SHMCAST_PACKAGED:+--fast}
