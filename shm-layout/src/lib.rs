@@ -3,7 +3,7 @@
 //! This crate has the code that both sides of a segment share, and all `unsafe` code of the library and the daemon. Another language
 //! implements `SPEC.md`, which lies beside this source.
 //!
-//! Few functions of this crate have examples. Programs use the crate `shmcast`, whose functions have examples.
+//! Functions of this crate have no examples, except for a few. Programs use the crate `shmcast`, whose functions have examples.
 //!
 //! | module | layer | must not |
 //! |---|---|---|
