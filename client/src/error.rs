@@ -102,8 +102,9 @@ pub enum ChannelError {
     Board(BoardSizes),
     /// The channel has no board.
     #[error(
-        "channel {name:?} has no board: the publisher that makes it gives it one, as shmcast pub --set board.key=0..8 does, and a daemon \
-         by [channel.board] in its configuration; a channel that exists gets one when it is begun anew"
+        "channel {name:?} has no board: the publisher that makes it gives it one, as shmcast pub --set board.key=0..8 does, and a channel \
+         that exists gets one when it is begun anew; a daemon's channel gets the board of its configuration ([channel.board]) with its next \
+         publisher"
     )]
     NoBoard {
         /// The channel.

@@ -344,6 +344,15 @@ pub(crate) struct Conversation {
     socket: OwnedFd,
     buffer: Box<[u8]>,
     patience: Duration,
+    /// Notices to a reader that came while it waited for an answer, with their descriptors.
+    early: Vec<(Response, Vec<File>)>,
+}
+
+/// The connection of an attached program, for its keeper. `early` has the notices that have come already.
+pub(crate) struct Line {
+    pub(crate) daemon: PathBuf,
+    pub(crate) socket: OwnedFd,
+    pub(crate) early: Vec<(Response, Vec<File>)>,
 }
 
 impl Conversation {
@@ -359,7 +368,7 @@ impl Conversation {
             false => gone(source),
         })?;
         let buffer = vec![0; MAX_PACKET].into_boxed_slice();
-        let mut conversation = Self { path: path.to_owned(), socket, buffer, patience };
+        let mut conversation = Self { path: path.to_owned(), socket, buffer, patience, early: Vec::new() };
         conversation.wait_for_up_to(patience)?;
         let started = Instant::now();
         loop {
@@ -378,19 +387,26 @@ impl Conversation {
         }
     }
 
+    /// Sends a request, and returns the answer with its descriptors. Keeps notices that come before the answer. An earlier mistake: a notice was taken for the answer, and a reader could not take a gate after its publisher had died.
     pub(crate) fn ask(
         &mut self,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(Response, Vec<File>), ChannelError> {
         self.send(request, descriptors)?;
-        self.receive()
+        loop {
+            let received = self.receive()?;
+            match received.0 {
+                Response::Moved(_) | Response::PublisherGone { .. } => self.early.push(received),
+                _ => return Ok(received),
+            }
+        }
     }
 
-    /// Makes the socket non-blocking and returns it.
-    pub(crate) fn into_socket(self) -> Result<OwnedFd, ChannelError> {
+    /// Makes the socket non-blocking. Returns what the program's keeper needs.
+    pub(crate) fn into_line(self) -> Result<Line, ChannelError> {
         rustix::io::ioctl_fionbio(&self.socket, true).map_err(|e| self.gone(e.into()))?;
-        Ok(self.socket)
+        Ok(Line { daemon: self.path, socket: self.socket, early: self.early })
     }
 
     /// Sends a request to attach. The daemon must answer with exactly `N` descriptors.

@@ -32,8 +32,11 @@ impl HostedSegment {
         let is_large_enough = spec.max_message_bytes().is_ok_and(|bytes| bytes == found.max_message);
         let differs = [
             ("capacity", spec.capacity != found.capacity),
-            // The default of `max_message` depends on the capacity. So this value is compared only if the capacities are equal.
-            ("max_message", spec.capacity == found.capacity && !is_large_enough),
+            // The default of `max_message` depends on the capacity. So the default is compared only if the capacities are equal.
+            (
+                "max_message",
+                (spec.max_message.is_some() || spec.capacity == found.capacity) && !is_large_enough,
+            ),
             ("schema_id", spec.schema.0 != header.schema_id),
             ("schema", spec.schema.1 != header.schema),
             ("board", spec.board != self.board()),

@@ -430,10 +430,8 @@ impl PublisherBuilder {
             && matches!(charter.verdict(generation.wrapping_sub(1)), Verdict::Cut { ended: true, .. });
         let mut publisher = self.start(segment, lock, gates)?;
         publisher.follows_end |= has_ended;
-        let socket = conversation.into_socket()?;
-        let daemon = client.socket().to_owned();
-        let attachment =
-            Attachment::new(keeper, daemon, socket, resume, Preparation::NONE, charter_file, shown);
+        let line = conversation.into_line()?;
+        let attachment = Attachment::new(keeper, line, resume, Preparation::NONE, charter_file, shown);
         publisher.hosted = Some(Hosted { attachment, charter, generation });
         Ok(publisher)
     }

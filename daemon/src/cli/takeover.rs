@@ -30,12 +30,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "only a daemon's channels can be taken over; for {name:?} in {host}, stop its publisher: the next one goes on"
         );
     };
-    let from = client.channel(name)?.publisher;
+    let status = client.channel(name)?;
+    // A publisher that lived before its daemon can have the channel, and not be registered yet.
+    let nobody = if status.state == "active" { "a publisher that has not registered yet" } else { "nobody" };
+    let from = status.publisher;
     client.take_over(name)?;
     if args.json {
         print_json(&json!({ "channel": name, "taken_from": from }))?;
     } else {
-        let from = from.as_ref().map_or("nobody".to_owned(), super::ls::who);
+        let from = from.as_ref().map_or(nobody.to_owned(), super::ls::who);
         note!("channel {name}: taken from {from}, free for the next publisher");
     }
     Ok(ExitCode::SUCCESS)

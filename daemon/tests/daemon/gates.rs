@@ -141,6 +141,41 @@ fn gates_outlive_the_daemon() {
     assert_eq!(fill(&mut publisher), drain(&mut second));
 }
 
+/// An earlier mistake: the notice of the death was taken for the answer to the request for the gate.
+#[test]
+fn a_reader_that_watches_gets_its_gate_after_the_publishers_death() {
+    let daemon = Daemon::start(&config(&gate("")));
+    let client = daemon.client();
+    let mut publisher = open(&client);
+    publisher.publish(&[1; 100]).unwrap();
+    let died = std::thread::spawn(move || {
+        let _publisher = publisher;
+        std::panic::resume_unwind(Box::new("dies and closes nothing"));
+    });
+    assert!(died.join().is_err());
+    let is_known =
+        || client.channels().unwrap().iter().any(|channel| channel.publisher.is_none()).then_some(());
+    wait_for("the daemon to know of the death", is_known);
+    for _ in 0..20 {
+        let mut reader = risk(&client).start(Start::Oldest).watch_publisher(true).open().unwrap();
+        assert!(matches!(risk(&client).open(), Err(ChannelError::Gate { why: GateError::Taken { .. }, .. })));
+        assert_eq!(drain_to_the_death(&mut reader), 1);
+    }
+}
+
+/// Receives all messages up to the notice that the publisher has died. Returns their number.
+fn drain_to_the_death(reader: &mut Subscriber) -> u64 {
+    let mut received = 0;
+    loop {
+        match reader.recv().unwrap() {
+            Event::Message(_) => received += 1,
+            Event::NewEpoch { .. } => {}
+            Event::PublisherGone { .. } => return received,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// The kernel's lock frees the publisher, whatever the daemon knows about the reader.
 #[test]
 fn a_reader_that_is_killed_frees_its_publisher() {

@@ -1,6 +1,7 @@
 //! SIGHUP: the file is read again, channels are added and removed, and attached programs do not notice.
 
 use nix::sys::signal::Signal;
+use shmcast::journal::Ending;
 use shmcast::{BoardSpec, ChannelError, ClockKind, Event, PublisherBuilder, Start, Subscriber, Wait};
 use shmcast_testkit::bystanders::Bystanders;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
@@ -54,6 +55,34 @@ fn a_reload_adds_and_removes_channels_and_leaves_the_others_alone() {
         (daemon.open_descriptors() <= descriptors).then_some(())
     });
     assert!(bystanders.end() > 0);
+}
+
+/// An earlier mistake: the journal named memory that was never used, and the channel's sequences skipped a reserve.
+#[test]
+fn a_refused_reload_leaves_the_journal_of_a_channel_that_it_adds() {
+    let (b, zz) = (channel("b", FOR_ALL), channel("zz", FOR_ALL));
+    let daemon = Daemon::start(&b);
+    let journal = daemon.dir().join("journal");
+    let a = channel("a", &format!("{FOR_ALL}\njournal = {{ dir = {journal:?}, file = \"1MiB\" }}"));
+    daemon.reload(&[a.as_str(), &b].concat());
+    let mut publisher = publishing(&daemon.client(), "a").open().unwrap();
+    publisher.publish_batch([b"1", b"2", b"3"]).unwrap();
+    publisher.close();
+    daemon.reload(&b);
+    let is_clean = || Ending::of(&journal, "a", None).is_ok_and(|ending| ending.is_clean());
+    wait_for("a clean end of the journal", || is_clean().then_some(()));
+    // The charter of the channel `zz` cannot be made.
+    let charters = daemon.socket().with_extension("charters");
+    fs::create_dir(charters.join(".zz")).unwrap();
+    let new = channel("new", &format!("{FOR_ALL}\njournal = {{ dir = {:?} }}", daemon.dir().join("new")));
+    for _ in 0..2 {
+        daemon.reload_until(&[a.as_str(), &b, &new, &zz].concat(), "reload-refused");
+        assert!(is_clean());
+    }
+    assert_eq!(fs::read_dir(daemon.dir().join("new")).unwrap().count(), 0, "no stream has begun");
+    fs::remove_dir(charters.join(".zz")).unwrap();
+    daemon.reload(&[a.as_str(), &b, &zz].concat());
+    assert_eq!(daemon.client().channel("a").unwrap().next_sequence, Some(4));
 }
 
 #[test]

@@ -8,7 +8,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::attach::connect::Conversation;
+use crate::attach::connect::{Conversation, Line};
 use crate::attach::park;
 use crate::error::ChannelError;
 use crate::lock::Owner;
@@ -101,17 +101,20 @@ impl Successor {
 }
 
 impl Attachment {
-    /// Gives an attached socket to the keeper.
+    /// Gives an attached connection to the keeper.
     pub(crate) fn new(
         keeper: Arc<Keeper>,
-        daemon: PathBuf,
-        socket: OwnedFd,
+        line: Line,
         resume: Request,
         preparation: Preparation,
         charter: File,
         descriptors: Vec<File>,
     ) -> Self {
+        let Line { daemon, socket, early } = line;
         let shared = Arc::new(Inner::new(daemon, Some(socket), resume, preparation, charter, descriptors));
+        for (notice, descriptors) in early {
+            shared.note(&notice, descriptors);
+        }
         keeper.adopt(shared.clone());
         Self { shared, keeper }
     }
@@ -325,16 +328,12 @@ impl Inner {
         };
         let reply = packet.as_ref().map(|packet| decode(&buffer[..packet.length]));
         match (reply, packet) {
-            (Some(Ok(Response::Moved(generation))), Some(packet)) if packet.descriptors.len() == 2 => {
+            (Some(Ok(notice @ Response::Moved(_))), Some(packet)) if packet.descriptors.len() == 2 => {
                 // Mapping takes a while. A thread that drops the attachment meanwhile needs this lock, and must not wait for the mapping.
                 drop(socket);
-                return self.note_generation(generation, packet.descriptors, None);
+                return self.note(&notice, packet.descriptors);
             }
-            (Some(Ok(Response::PublisherGone { generation, epoch })), _) => {
-                *lock(&self.dead) = (generation, epoch);
-                self.has_died.store(true, Ordering::Release);
-                return self.rouse();
-            }
+            (Some(Ok(notice @ Response::PublisherGone { .. })), _) => return self.note(&notice, Vec::new()),
             (Some(Ok(Response::CutOff {})), _) => self.give_up(),
             // The end of the connection follows.
             (Some(Ok(Response::Refused { code, .. })), _) => return self.pause_after(code),
@@ -348,6 +347,19 @@ impl Inner {
         // sleep again, and no process would wake it.
         self.connected.store(false, Ordering::Release);
         self.rouse();
+    }
+
+    /// Takes a notice to a reader: the channel has moved, or its publisher has died.
+    fn note(&self, notice: &Response, descriptors: Vec<File>) {
+        match *notice {
+            Response::Moved(generation) => self.note_generation(generation, descriptors, None),
+            Response::PublisherGone { generation, epoch } => {
+                *lock(&self.dead) = (generation, epoch);
+                self.has_died.store(true, Ordering::Release);
+                self.rouse();
+            }
+            _ => {}
+        }
     }
 
     /// Continues in the segment that the daemon sent. In `sent`, the first descriptor is the segment, and the second its lock.
@@ -439,7 +451,7 @@ impl Inner {
             let shown: Vec<BorrowedFd<'_>> = shown.iter().map(|file| file.as_fd()).collect();
             conversation.ask(&self.resume, &shown)?
         };
-        Ok((conversation.into_socket()?, reply, granted))
+        Ok((conversation.into_line()?.socket, reply, granted))
     }
 
     /// Completes an attachment: keeps the socket, and for a reader also a new segment and a new charter. If this process has no room for

@@ -74,15 +74,13 @@ impl SubscriberBuilder {
         })?;
         let gate = self.gate_name()?.map(|name| self.borrow_gate(&mut conversation, name)).transpose()?;
         self.hold_gate(&mut subscriber, gate)?;
-        let socket = conversation.into_socket()?;
+        let line = conversation.into_line()?;
         let mut shown = vec![file, lock, page_file];
         if let (Some((near, far)), Some(page)) = (bell, &subscriber.page) {
             subscriber.parking = Some(Parking::new(near, page.page.clone(), self.longest_nap));
             shown.push(far);
         }
-        let daemon = client.socket().to_owned();
-        let attachment =
-            Attachment::new(keeper, daemon, socket, request(true), self.preparation, charter_file, shown);
+        let attachment = Attachment::new(keeper, line, request(true), self.preparation, charter_file, shown);
         subscriber.watch = self.watch_publisher.then(|| Box::new(Watch::of_the_daemon()));
         let has_journal = charter.has_journal();
         let (mut origin, mut journal) = match &self.history {

@@ -1,5 +1,4 @@
 //! One channel: its charter, its memory, the programs attached to it, and its move to other memory.
-//!
 //! The registry checks access before it calls this module. `may_read` is a part of that check.
 
 use super::attached::Attached;
@@ -317,8 +316,8 @@ impl Channel {
     }
 
     /// The segment that was made for the next generation.
-    pub(super) fn spare(&self) -> Option<&HostedSegment> {
-        self.spare.as_ref().map(|spare| &spare.hosted)
+    pub(super) fn spare(&self) -> Option<&Memory> {
+        self.spare.as_ref()
     }
 
     /// Replaces the configuration and the spare. Returns the previous configuration and the previous spare.
@@ -434,12 +433,13 @@ impl Channel {
     }
 
     pub(super) fn is_in_use(&self) -> bool {
-        self.programs() > 0
+        self.publisher.is_some() || !self.rivals.is_empty() || !self.readers.is_empty()
     }
 
-    /// The number of attached programs: the publisher and each reader.
-    pub(super) fn programs(&self) -> usize {
-        usize::from(self.publisher.is_some()) + self.rivals.len() + self.readers.len()
+    /// The number of attached programs: the publisher and each reader. The readers of process `own` do not count.
+    pub(super) fn programs_apart(&self, own: u32) -> usize {
+        let readers = self.readers.values().filter(|it| it.who.pid != own).count();
+        usize::from(self.publisher.is_some()) + self.rivals.len() + readers
     }
 
     /// The readers that tools are shown.

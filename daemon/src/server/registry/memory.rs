@@ -3,6 +3,7 @@
 use shmcast::hosting::{Entry, HostedSegment, HostedSpec, STREAM_STEP_NS, fault};
 use shmcast::journal::{Ending, Journal, JournalError, create};
 use shmcast::{ChannelError, StreamId};
+use std::fs::{remove_dir, remove_file};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -43,6 +44,24 @@ pub struct Memory {
     /// The problem with the channel's journal, if there is one: the channel does not continue after it, or the journal does not record the
     /// continuation.
     pub trouble: Option<String>,
+    /// The directory of the journal that names this memory as the continuation of the channel; `None` if no journal names it.
+    noted_in: Option<PathBuf>,
+}
+
+impl Memory {
+    /// Removes what the journal says about this memory, which no program has used. The journal is then as if the memory had not been made.
+    ///
+    /// An earlier mistake: the records stayed after a refused reload, and the channel's sequences skipped a reserve.
+    pub(super) fn give_back(&self) {
+        let Some(dir) = &self.noted_in else { return };
+        let (channel, header) = (&self.hosted.header().channel, self.hosted.header());
+        if let Err(e) = forget(dir, header.stream, header.uuid) {
+            tracing::error!(
+                channel,
+                "the journal names memory that was never used, so sequences are skipped: {e}"
+            );
+        }
+    }
 }
 
 impl MemoryRequest {
@@ -68,11 +87,12 @@ impl MemoryRequest {
         let stream = ending.map(Ending::stream).or(self.stream);
         let hosted = HostedSegment::create(&self.spec, stream, Some(self.created_ns))?;
         let noted = found.map_or(Ok(()), |(after, found)| after.begin(found?, &hosted));
+        let noted_in = self.after.as_ref().filter(|_| noted.is_ok()).map(|after| after.dir.clone());
         let trouble = noted.err().map(|e| {
             let first = hosted.first_sequence();
             format!("sequences begin at {first}, and the journal does not say so: {e}")
         });
-        Ok(Memory { hosted, is_after_journal: self.after.is_some(), trouble })
+        Ok(Memory { hosted, is_after_journal: self.after.is_some(), trouble, noted_in })
     }
 }
 
@@ -98,6 +118,24 @@ impl After {
         hosted.continue_from(first, ending.epoch());
         ending.begin(hosted.header(), first)
     }
+}
+
+/// Removes the files of a ring from the journal of a stream. Removes the stream's folder, too, if it has no other file.
+fn forget(dir: &Path, stream: StreamId, ring: [u64; 2]) -> Result<(), JournalError> {
+    let journal = Journal::open_stream(dir, stream)?;
+    let (of_ring, others): (Vec<_>, Vec<_>) =
+        journal.files().iter().partition(|file| file.header.ring.uuid == ring);
+    let removed = of_ring.iter().try_for_each(|file| remove_file(journal.path().join(&file.name)));
+    removed.map_err(|source| JournalError::Os {
+        what: "remove a file of",
+        path: journal.path().to_owned(),
+        source,
+    })?;
+    if others.is_empty() {
+        // If something else is in the folder, the folder stays.
+        let _ = remove_file(journal.path().join("lock")).and_then(|()| remove_dir(journal.path()));
+    }
+    Ok(())
 }
 
 /// Returns the smallest `created_ns` that a channel's next stream may have. `before` is the channel's previous generation. Bridges

@@ -24,7 +24,7 @@ pub use memory::{After, Memory, MemoryRequest};
 use nix::errno::Errno;
 pub use reload::{Changes, Made};
 use shmcast::control::{Properties, RefusalCode, Required, Response};
-use shmcast::hosting::{Cut, Entry, Hold, HostedPage, fault};
+use shmcast::hosting::{Cut, Entry, Hold, HostedPage, advice, fault};
 use shmcast::{ChannelStatus, Process, ReaderStats};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -53,14 +53,16 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Makes the refusal for an error of the system. If descriptors are lacking, the text says that the daemon, and not the program, lacks
-    /// them.
+    /// Makes the refusal for an error of the system, with advice. If descriptors are lacking, the text says that the daemon, and not the
+    /// program, lacks them.
     pub fn failed(what: &str, e: &io::Error) -> Self {
-        let lack = match e.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EMFILE | Errno::ENFILE) => "the daemon lacks descriptors, raise its LimitNOFILE=: ",
-            _ => "",
+        let (lack, advice) = match e.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EMFILE | Errno::ENFILE) => {
+                ("the daemon lacks descriptors, raise its LimitNOFILE=: ", "")
+            }
+            _ => ("", advice(e)),
         };
-        Self::new(RefusalCode::Failed, format!("{lack}{what}: {e}"))
+        Self::new(RefusalCode::Failed, format!("{lack}{what}: {e}{advice}"))
     }
 
     /// Makes a refusal. The reason can quote the client, so it is cut off after 600 characters to fit packets and logs.
@@ -344,11 +346,15 @@ impl Registry {
             return Err(Refused::new(RefusalCode::BadRequest, format!("channel {name:?} {why}")));
         }
         let cut = if channel.is_lost() { channel.cut_of_lost() } else { Cut::Tail };
+        // A publisher that lived before this daemon can still have the lock, and not be registered yet.
+        let is_unregistered =
+            channel.publisher.is_none() && channel.hosted().has_publisher().unwrap_or(false);
         if let Some(request) = channel.go_on(cut, &mut Observers { name, store, waker, events })? {
             return Ok(Some(request));
         }
         let from = channel.cut_off();
-        let detail = from.as_ref().map_or(String::new(), |from| format!("taken from {}", from.who));
+        let unknown = if is_unregistered { "taken from a publisher that has not registered yet" } else { "" };
+        let detail = from.as_ref().map_or(unknown.to_owned(), |from| format!("taken from {}", from.who));
         events.tell("taken-over", Some(name), Some("publisher"), Some(who), &detail);
         if let Some(Attached { who: from, .. }) = from {
             let detail =

@@ -53,9 +53,19 @@ impl Registry {
     /// Makes memory for channels. This takes time in proportion to their capacities, and changes no channel.
     ///
     /// # Errors
-    /// The first segment that could not be made.
+    /// The first segment that could not be made. In this case, no journal names the memory that was made before.
     pub fn make_missing(missing: Vec<(String, MemoryRequest)>) -> anyhow::Result<Made> {
-        missing.into_iter().map(|(name, request)| Ok((name, request.make()?))).collect()
+        let mut made = Made::new();
+        for (name, request) in missing {
+            match request.make() {
+                Ok(memory) => made.insert(name, memory),
+                Err(e) => {
+                    made.values().for_each(Memory::give_back);
+                    return Err(e.into());
+                }
+            };
+        }
+        Ok(made)
     }
 
     /// Makes the channels of `config`. A channel continues in the memory of an earlier daemon, if the service manager kept it. Call this
@@ -126,6 +136,7 @@ impl Registry {
             let readied = self.make_ready(wanted, made.remove(&wanted.name), &mut fresh);
             if let Err(e) = readied {
                 self.take_back(fresh);
+                made.values().for_each(Memory::give_back);
                 return Err(e);
             }
         }
@@ -164,7 +175,7 @@ impl Registry {
         fresh: &mut Vec<Fresh>,
     ) -> anyhow::Result<()> {
         let memory = memory.with_context(|| format!("no memory for {:?}", wanted.name))?;
-        let charter = self.charters.of(&wanted.name)?;
+        let charter = self.charters.of(&wanted.name).inspect_err(|_| memory.give_back())?;
         let retired = self.retired.remove(&wanted.name).filter(|_| !fault!("added_again_is_a_stranger"));
         let mut added = match retired {
             Some(mut channel) => {
@@ -185,7 +196,8 @@ impl Registry {
     fn take_back(&mut self, fresh: Vec<Fresh>) {
         for Fresh { mut channel, before } in fresh {
             if let Some(spare) = channel.spare() {
-                self.store.forget(spare);
+                self.store.forget(&spare.hosted);
+                spare.give_back();
             }
             // If the channel existed before, programs are still attached to it. So it returns to the removed channels.
             if let Some((config, spare)) = before {
@@ -244,7 +256,7 @@ impl Registry {
     fn retire(&mut self, name: &str) {
         let Some(channel) = self.channels.remove(name) else { return };
         self.store.forget(channel.hosted());
-        let detail = match channel.programs() {
+        let detail = match channel.programs_apart(std::process::id()) {
             0 => "no longer configured".to_owned(),
             programs => format!(
                 "no longer configured; {programs} programs are still attached and go on among themselves, and no other \
