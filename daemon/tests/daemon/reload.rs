@@ -61,14 +61,16 @@ fn a_reload_adds_and_removes_channels_and_leaves_the_others_alone() {
 #[test]
 fn a_refused_reload_leaves_the_journal_of_a_channel_that_it_adds() {
     let (b, zz) = (channel("b", FOR_ALL), channel("zz", FOR_ALL));
-    let daemon = Daemon::start(&b);
+    let mut daemon = Daemon::start(&b);
     let journal = daemon.dir().join("journal");
     let a = channel("a", &format!("{FOR_ALL}\njournal = {{ dir = {journal:?}, file = \"1MiB\" }}"));
     daemon.reload(&[a.as_str(), &b].concat());
     let mut publisher = publishing(&daemon.client(), "a").open().unwrap();
     publisher.publish_batch([b"1", b"2", b"3"]).unwrap();
     publisher.close();
-    daemon.reload(&b);
+    daemon.end(Signal::SIGTERM);
+    daemon.configure(&b);
+    daemon.restart();
     let is_clean = || Ending::of(&journal, "a", None).is_ok_and(|ending| ending.is_clean());
     wait_for("a clean end of the journal", || is_clean().then_some(()));
     // The charter of the channel `zz` cannot be made.

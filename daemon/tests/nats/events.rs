@@ -331,7 +331,8 @@ fn an_end_without_descriptors_goes_on_when_it_has_some() {
     sink.read_to(last, "the beginning");
     for (outages, bridge) in [&mut send, &mut receive].into_iter().enumerate() {
         if outages > 0 {
-            bridge.wait_for_words("connected again");
+            // It has received, so it is connected. A short outage without words is possible.
+            bridge.forget_words();
         }
         let pid = Pid::from_raw(bridge.pid() as i32);
         let usual = getrlimit(Resource::Nofile);

@@ -334,6 +334,11 @@ impl Bridge {
         said
     }
 
+    /// The next wait for words begins with what the bridge prints from now on.
+    pub(crate) fn forget_words(&mut self) {
+        self.heard = self.words.from(0).len();
+    }
+
     /// Ends the bridge with Ctrl-C while it starts.
     pub(crate) fn end_at_the_start(self) {
         interrupt(&self.process);
