@@ -131,7 +131,7 @@ fn forget(dir: &Path, stream: StreamId, ring: [u64; 2]) -> Result<(), JournalErr
         path: journal.path().to_owned(),
         source,
     })?;
-    if others.is_empty() {
+    if others.is_empty() && journal.problems().is_empty() {
         // If something else is in the folder, the folder stays.
         let _ = remove_file(journal.path().join("lock")).and_then(|()| remove_dir(journal.path()));
     }
