@@ -74,7 +74,7 @@ pub struct Journal {
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
     /// The highest number in the names of files without a valid header; 0 if there is no such file.
-    pub(super) unread: u64,
+    pub(super) highest_unread: u64,
     /// The modification time of the directory at the last refresh. The next refresh lists the names again if this time has changed, or is
     /// `None`. It is `None` if a later change could still get the same time, or if a file was not valid.
     listed: Option<(i64, i64)>,
@@ -209,7 +209,15 @@ impl Journal {
     }
 
     fn of(folder: Folder, named: Option<StreamId>) -> Self {
-        Self { folder, named, lock: None, files: Vec::new(), problems: Vec::new(), unread: 0, listed: None }
+        Self {
+            folder,
+            named,
+            lock: None,
+            files: Vec::new(),
+            problems: Vec::new(),
+            highest_unread: 0,
+            listed: None,
+        }
     }
 
     /// Whether there is a file of a journal, usable or not.
@@ -361,7 +369,7 @@ impl Journal {
     fn sort(&mut self) {
         // The problems so far are files without a valid header.
         let unread = self.problems.iter().filter_map(|problem| parse_file_name(&problem.name)).max();
-        self.unread = unread.unwrap_or(0);
+        self.highest_unread = unread.unwrap_or(0);
         let mut counts: HashMap<StreamId, usize> = HashMap::new();
         for file in &self.files {
             *counts.entry(file.header.stream).or_default() += 1;

@@ -218,7 +218,7 @@ impl Journal {
     /// The number of the last file of the stream. If no file has a valid header, this is the highest number in a name. It is 0 if there is
     /// no file. A file of another stream does not count.
     fn newest_number(&self) -> u64 {
-        self.files().last().map_or(self.unread, |file| file.header.file)
+        self.files().last().map_or(self.highest_unread, |file| file.header.file)
     }
 
     /// The highest number in the name of a file in the folder, whatever the file contains; 0 if there is no file.

@@ -8,8 +8,8 @@ use crate::proto::SECOND_NS;
 use crate::spec::BridgeSpec;
 use crate::status::Life;
 
-/// The bridge gives up once an error has lasted for this time, in nanoseconds. Until then, the next publisher might create the gate, or the
-/// system might release the lock of the gate's last reader.
+/// The bridge gives up once its gate has been refused for this time, in nanoseconds. Until then, the next publisher might create the gate,
+/// or the system might release the lock of the gate's last reader. Any other error is shown after this time.
 pub const PATIENCE_NS: u64 = 2 * SECOND_NS;
 
 /// Whether this error of opening a channel is the refusal of a gate.

@@ -64,6 +64,11 @@ use absent::tune;
 /// Exit code when messages were missed.
 const MISSED: u8 = 3;
 
+/// Returns the exit code of a verb that has ended well, or has missed messages.
+fn code_if(is_missed: bool) -> ExitCode {
+    if is_missed { ExitCode::from(MISSED) } else { ExitCode::SUCCESS }
+}
+
 /// One publisher, a hundred local readers, one cache line a message.
 #[derive(Debug, Parser)]
 #[command(name = "shmcast", version, arg_required_else_help = true, max_term_width = 110)]

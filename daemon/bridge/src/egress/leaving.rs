@@ -20,10 +20,9 @@ impl Live {
 
     /// Stops sending once the egress has sent all messages that were published before the order to leave.
     pub(super) fn look_at_rest(&mut self, has_found: bool) {
-        let is_empty = !has_found && !self.subscriber.as_mut().is_some_and(Subscriber::is_between_rings);
-        if let Some(Leaving::Sends { until }) = self.leaving
-            && (is_empty || self.outlet.sender.next() >= until)
-        {
+        let Some(Leaving::Sends { until }) = self.leaving else { return };
+        let is_sent = self.outlet.sender.next() >= until;
+        if is_sent || !has_found && !self.subscriber.as_mut().is_some_and(Subscriber::is_between_rings) {
             // Stop reading the ring: another bridge sends the messages that are published from now on.
             self.subscriber = None;
             self.leaving = Some(Leaving::Serves { since_ns: self.outlet.clock.now_ns() });

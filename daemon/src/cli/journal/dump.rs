@@ -2,7 +2,7 @@
 
 use super::Source;
 use super::span::{Lacking, Part, Span};
-use crate::cli::MISSED;
+use crate::cli::code_if;
 use crate::cli::framing::{OutputFraming, write_message};
 use crate::cli::say::{Out, note};
 use crate::cli::stop::Stop;
@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     out.flush()?;
     let lacks_files = if left > 0 { part.lacks_files(part.due()) } else { part.lacks_beginning() };
-    Ok(if lacking.is_any() || lacks_files { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    Ok(code_if(lacking.is_any() || lacks_files))
 }
 
 /// Returns the error for a dump that a signal stopped. The dump began at the sequence `begin`, and `due` is the first sequence that it did

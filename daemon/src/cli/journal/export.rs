@@ -1,8 +1,8 @@
 //! `shmcast journal export`: writes a journal as packets of a feed. `shmcast replay --unwrap` and network tools can read these packets.
 
-use super::span::{Item, Span};
+use super::span::{Item, Lacking, Span};
 use super::{Source, above, check_above, not_written};
-use crate::cli::MISSED;
+use crate::cli::code_if;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::Message;
-use shmcast::journal::{Cause, Entry, Loss};
+use shmcast::journal::Entry;
 use shmcast_bridge::pcap::PacketFile;
 use shmcast_bridge::pcap::unwrap::FAR_MESSAGES;
 use shmcast_bridge::proto::session::{Session, tag_of};
@@ -78,27 +78,20 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let sums = write(args, unfinished.as_file_mut(), &stop)?;
     unfinished.as_file().sync_all().with_context(place)?;
     unfinished.persist_noclobber(&args.out).with_context(place)?;
+    let Lacking { missing, skipped } = sums.lacking;
     if args.json {
         print_json(&json!({
             "pcap": args.out, "messages": sums.messages, "bytes": sums.bytes, "packets": sums.packets,
-            "missing": sums.missing, "skipped": sums.skipped, "session": sums.session,
+            "missing": missing, "skipped": skipped, "session": sums.session,
         }))?;
     } else {
-        let (messages, packets, missing) =
-            (grouped(sums.messages), grouped(sums.packets), grouped(sums.missing));
-        let missing = if sums.missing > 0 { format!("; {missing} are missing") } else { String::new() };
-        let skipped = match sums.skipped {
-            0 => String::new(),
-            skipped => format!("; reserves of {} sequences are skipped", grouped(skipped)),
-        };
+        let (messages, packets) = (grouped(sums.messages), grouped(sums.packets));
+        let missing = if missing > 0 { format!("; {} are missing", grouped(missing)) } else { String::new() };
+        let skipped = sums.lacking.say_skipped();
         let (place, bytes) = (args.out.display(), size(sums.bytes));
         note!("{place}: {messages} messages, {bytes} of payload, in {packets} packets{missing}{skipped}");
     }
-    Ok(if sums.missing + sums.skipped > 0 || sums.lacks_files {
-        ExitCode::from(MISSED)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(code_if(sums.lacking.is_any() || sums.lacks_files))
 }
 
 #[derive(Debug, Default)]
@@ -106,9 +99,7 @@ struct Sums {
     messages: u64,
     bytes: u64,
     packets: u64,
-    missing: u64,
-    /// The number of sequences that the channel skipped because a journal had reserved them.
-    skipped: u64,
+    lacking: Lacking,
     /// Whether files that cannot be read might have messages that are missing.
     lacks_files: bool,
     session: String,
@@ -122,6 +113,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         Session::of_channel(&tag_of(&header.channel), header.epoch)?
     };
     let out = PacketFile::begin(BufWriter::with_capacity(1 << 20, out));
+    let lacking = Lacking { missing: part.too_old, skipped: 0 };
     let mut feed = Feed {
         out: out.with_context(|| args.out.display().to_string())?,
         path: &args.out,
@@ -131,7 +123,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         begun_ns: 0,
         time_ns: 0,
         buffer: vec![0; PACKET_BYTES],
-        sums: Sums { missing: part.too_old, session: session.to_string(), ..Sums::default() },
+        sums: Sums { lacking, session: session.to_string(), ..Sums::default() },
     };
     let bar = ProgressBar::new_spinner().with_message("exporting");
     while let Some(Item { entry, about_ns, .. }) = part.next()? {
@@ -142,11 +134,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         if let Entry::Message(message) = &entry {
             feed.message(message, about_ns)?;
         }
-        match entry.missing() {
-            Some(Loss { from, to, cause: Cause::Reserve }) => feed.sums.skipped += to + 1 - from,
-            Some(Loss { from, to, .. }) => feed.sums.missing += to + 1 - from,
-            None => {}
-        }
+        entry.missing().into_iter().for_each(|loss| feed.sums.lacking.add(loss));
         if feed.sums.messages.is_multiple_of(4096) {
             bar.tick();
         }

@@ -2,7 +2,7 @@
 
 use super::span::sequence_at;
 use super::{Source, above, say_stream};
-use crate::cli::MISSED;
+use crate::cli::code_if;
 use crate::cli::figures::grouped;
 use crate::cli::say::{note, print_json};
 use crate::cli::units::{Place, parse_place, words};
@@ -72,7 +72,7 @@ pub(super) fn run(args: &HoldArgs) -> Result<ExitCode> {
             note!("{}: {} to {last} ({gone}) are gone already", dir.display(), grouped(from));
         }
     }
-    Ok(if gone > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    Ok(code_if(gone > 0))
 }
 
 pub(super) fn release(args: &ReleaseArgs) -> Result<ExitCode> {

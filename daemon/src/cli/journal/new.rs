@@ -2,7 +2,7 @@
 
 use super::span::Lacking;
 use super::{above, check_above, not_written};
-use crate::cli::MISSED;
+use crate::cli::code_if;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
@@ -79,18 +79,11 @@ impl New {
                 0 => String::new(),
                 missing => format!("; {} are missing, and named", grouped(missing)),
             };
-            let skipped = match skipped {
-                0 => String::new(),
-                skipped => format!("; reserves of {} sequences are skipped", grouped(skipped)),
-            };
+            let skipped = sums.lacking.say_skipped();
             let (out, first, last) = (self.out.display(), sums.first, sums.next - 1);
             note!("{out}: {messages} messages in {bytes}, sequences {first} to {last}{missing}{skipped}");
         }
-        Ok(if sums.lacking.is_any() || sums.too_old > 0 || sums.lacks_files {
-            ExitCode::from(MISSED)
-        } else {
-            ExitCode::SUCCESS
-        })
+        Ok(code_if(sums.lacking.is_any() || sums.too_old > 0 || sums.lacks_files))
     }
 
     /// The error of a verb that a signal stopped before the journal was complete.

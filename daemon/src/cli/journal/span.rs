@@ -50,6 +50,14 @@ impl Lacking {
         *sum += to + 1 - from;
     }
 
+    /// Returns the end of a sentence about skipped sequences. It is empty if there are none.
+    pub(super) fn say_skipped(&self) -> String {
+        match self.skipped {
+            0 => String::new(),
+            skipped => format!("; reserves of {} sequences are skipped", grouped(skipped)),
+        }
+    }
+
     /// Whether there might be a message that the journal lacks.
     pub(super) const fn is_any(&self) -> bool {
         self.missing + self.skipped > 0

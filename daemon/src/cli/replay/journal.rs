@@ -12,7 +12,7 @@ use crate::cli::publish::{FilesLook, progress};
 use crate::cli::ring::{Counts, Published, close, is_full, wait_for_readers};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
-use crate::cli::{Host, MISSED};
+use crate::cli::{Host, code_if};
 use anyhow::{Error, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -84,11 +84,7 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     played?;
     sums.end(said, args.json, stop)?;
     let is_short = sums.is_complete && part.lacks_files(part.due());
-    Ok(if missing + skipped + part.too_old > 0 || is_short {
-        ExitCode::from(MISSED)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(code_if(missing + skipped + part.too_old > 0 || is_short))
 }
 
 /// Checks that a channel can receive a stream that begins with `first`. `next` is the channel's next sequence. The channel must be new, or
@@ -112,12 +108,12 @@ fn check_fits(host: &Host, channel: &str, journal: &Path, next: u64, first: u64)
 /// that was recorded could take larger messages.
 fn check_sizes(args: &Args, largest: u64, stop: &Stop) -> Result<()> {
     let source = Source { dir: args.recording.clone() };
-    let mut part = args.span.reopen(&source)?;
     let recorded = Journal::open(&source.dir)?;
     let mut headers = recorded.files().iter().map(|file| &file.header);
     if headers.all(|header| largest_message_of(header) <= largest) {
         return Ok(());
     }
+    let mut part = args.span.reopen(&source)?;
     while let Some(Item { entry, .. }) = part.next()? {
         if stop.is_set() {
             return Err(stop.interrupted(format!("{}: INTERRUPTED, replayed nothing", args.into)).into());

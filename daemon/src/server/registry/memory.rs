@@ -54,10 +54,10 @@ impl Memory {
     /// An earlier mistake: the records stayed after a refused reload, and the channel's sequences skipped a reserve.
     pub(super) fn give_back(&self) {
         let Some(dir) = &self.noted_in else { return };
-        let (channel, header) = (&self.hosted.header().channel, self.hosted.header());
+        let header = self.hosted.header();
         if let Err(e) = forget(dir, header.stream, header.uuid) {
             tracing::error!(
-                channel,
+                channel = header.channel,
                 "the journal names memory that was never used, so sequences are skipped: {e}"
             );
         }
